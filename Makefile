@@ -1,0 +1,77 @@
+# plumb: one Makefile, three variants side by side (V=release|asan|tsan), no configure step. `make help` lists the targets.
+V ?= release
+B := build/$(V)
+
+CC ?= cc
+CLANG ?= clang
+WERROR ?= -Werror
+WARN := -Wall -Wextra -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter \
+	-Wpointer-arith $(WERROR)
+OPT_release := -O3 -g
+OPT_asan := -O1 -g -DPLUMB_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined
+OPT_tsan := -O1 -g -DPLUMB_DEBUG -fsanitize=thread
+OPT_fuzz := -O1 -g -DPLUMB_DEBUG -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined
+ifeq ($(V),fuzz)
+CC := $(CLANG)
+endif
+
+# -ffp-contract=off: the C reference must not depend on whether a compiler fuses a*b+c. Never -ffast-math, -march=native.
+VERSION := 0.1.0
+CFLAGS := -std=c11 -D_GNU_SOURCE -DPLUMB_VERSION='"$(VERSION)"' -Isrc -Iinclude $(WARN) $(OPT_$(V)) \
+	-ffp-contract=off -fno-omit-frame-pointer -MMD -MP
+LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT_$(V)))
+LIBS := -levent -levent_pthreads -lyajl -lpcre2-8 -lutf8proc -lcrypto -lpthread -ledit
+
+SRC := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+OBJ := $(SRC:%.c=$(B)/%.o)
+MAIN := $(B)/src/cli/main.o
+LIB := $(B)/libplumb-all.a
+
+# Instruction sets follow the file-name suffix and nothing else is built above the baseline. A file's dispatch test (cpu.c) asks
+# for every flag that it is compiled with here.
+$(B)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(B)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
+$(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+$(B)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8
+
+UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit/t_*.c)))
+CHECK := $(B)/tests/check/check
+EXACT := $(B)/tests/exact/exact
+FUZZ := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+
+.PHONY: all help clean unit tests fuzz fmt
+all: $(B)/plumb ## build the program (build/$(V)/plumb)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+	@echo; echo 'Variants: V=release (default), V=asan (address, undefined), V=tsan, V=fuzz (clang). Tests: ./check'
+
+# A change of flags rebuilds.
+FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS)
+$(shell mkdir -p $(B); echo '$(subst ','"'"',$(FLAGS_NOW))' | cmp -s - $(B)/flags || echo '$(subst ','"'"',$(FLAGS_NOW))' > $(B)/flags)
+
+$(B)/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c $< -o $@
+
+$(LIB): $(filter-out $(MAIN),$(OBJ))
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(B)/plumb: $(MAIN) $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(B)/tests/unit/%: $(B)/tests/unit/%.o $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+
+tests: $(UNIT) ## build the unit tests
+unit: $(UNIT) ## build and run the unit tests
+	@for t in $(UNIT); do $$t || exit 1; done
+
+fmt: ## format every C file
+	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu')
+
+clean: ## remove build/
+	rm -rf build
+
+-include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d)

@@ -1,0 +1,10 @@
+/* clock.h - monotonic and wall time. */
+#ifndef PLUMB_BASE_CLOCK_H
+#define PLUMB_BASE_CLOCK_H
+
+#include <stdint.h>
+
+int64_t clock_us(void);     /* monotonic, microseconds since an arbitrary start */
+int64_t clock_wall_s(void); /* Unix time, seconds */
+
+#endif

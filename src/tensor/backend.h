@@ -1,0 +1,155 @@
+/* backend.h - device services and the ops that models are written in.
+ *
+ * A backend is a const vtable and a private state. *Base* ops exist in every backend; *fused* ops may be NULL and then the
+ * wrapper in ops.h composes base ops, with the same bits. Models call the wrappers in ops.h (which check shapes), never a slot.
+ * Ops are eager and work on the rows of one step; they return when the result may be used by the next op on the same backend
+ * (host backends: when done; device backends: enqueued in order). Faults are seen at wait().
+ * Thread: engine thread only, except open.
+ * Letters: T rows of the step, D model width, H query heads, G kv heads, K head size, F ffn width, V vocabulary, P page tokens.
+ *
+ * Arithmetic: the rules of docs/DESIGN.md, section Exactness. Every variant of an op gives the bits of kernels/ref. */
+#ifndef PLUMB_TENSOR_BACKEND_H
+#define PLUMB_TENSOR_BACKEND_H
+
+#include "base/mem.h"
+#include "tensor/dtype.h"
+
+#define BACKEND_API 1
+#define KV_PAGE_TOKENS \
+    64 /* P: tokens in a cache page = the attention block, aligned to absolute positions */
+
+/* f32 activations [rows][cols] in backend memory; consecutive rows are `stride` floats apart. */
+struct tensor {
+    float *data;
+    int64_t rows, cols;
+    int64_t stride; /* >= cols */
+};
+
+/* A weight as the model file has it: out rows of `in` elements each, row-major, blocks along `in`. */
+struct weight_source {
+    const char *name; /* for messages */
+    enum dtype type;
+    int64_t out, in;
+    const uint8_t
+        *data; /* [out] rows of dtype_row_bytes(type, in) bytes; borrowed during pack only */
+    void (*drop)(void *ctx, const uint8_t *data,
+                 size_t n); /* may be NULL: called when source bytes are no longer needed */
+    void *drop_ctx;
+};
+
+/* A packed weight; its inside is the backend's. */
+struct weight;
+struct weight_shape {
+    enum dtype type; /* the source's */
+    int64_t out, in;
+    size_t bytes; /* packed */
+};
+
+/* Rotary embedding tables. inv_freq are computed by the model (host, double, rounded to f32). */
+enum rope_kind {
+    ROPE_KIND_NORMAL, /* pairs (2i, 2i+1) */
+    ROPE_KIND_NEOX,   /* pairs (i, i + n_dims/2) */
+};
+struct rope {
+    enum rope_kind kind;
+    int n_dims;            /* rotated dims of a head, even, <= K; the rest pass through */
+    const float *inv_freq; /* [n_dims/2] host memory */
+    float scale;           /* cos and sin are multiplied by this (yarn); 1 = none */
+};
+
+enum glu_kind { GLU_KIND_SILU, GLU_KIND_GELU_TANH };
+
+/* One layer's key-value cache: a slab of n_pages pages. The page layout is the backend's. */
+struct kv_layer {
+    enum dtype type; /* F16, BF16, F32 */
+    int n_kv_heads;  /* G */
+    int head_dim;    /* K */
+    int n_pages;
+    uint8_t *data; /* backend memory, n_pages * kv_page_bytes() */
+};
+
+/* A sequence's part of a step: rows [row0, row0 + n_rows) are its positions pos0, pos0+1, ... in order.
+ * pages[i] holds positions [i*P, (i+1)*P); entries below the window may be -1. */
+struct seq_view {
+    int row0, n_rows;
+    int32_t pos0;
+    const int32_t *pages;
+};
+
+struct attn_params {
+    float scale;        /* multiplies q.k */
+    float softcap;      /* 0 = none: s = cap * tanh(s / cap) */
+    int32_t window;     /* 0 = full; else key positions in (pos - window, pos] */
+    int n_heads;        /* H, a multiple of the layer's G */
+    const float *sinks; /* [H] host memory or NULL */
+};
+
+struct backend;
+struct backend_ops {
+    int api_version; /* BACKEND_API; checked at open */
+    const char *name;
+
+    /* --- memory and order --- */
+    void *(*alloc)(struct backend *be, enum mem_cat cat,
+                   size_t bytes); /* NULL: no memory; zeroed */
+    void (*free)(struct backend *be, enum mem_cat cat, void *p, size_t bytes);
+    void (*upload)(struct backend *be, void *dst, const void *host, size_t bytes);
+    void (*download)(struct backend *be, void *host, const void *src, size_t bytes);
+    enum err_code (*wait)(struct backend *be, struct err *err);
+    void (*close)(struct backend *be);
+
+    /* --- weights: load time --- */
+    bool (*supports)(const struct backend *be, enum dtype weight_type);
+    enum err_code (*pack)(struct backend *be, const struct weight_source *src, struct weight **out,
+                          struct err *err);
+    void (*unpack_free)(struct backend *be, struct weight *w);
+    const struct weight_shape *(*shape)(const struct weight *w);
+    size_t (*kv_page_bytes)(const struct backend *be, enum dtype type, int n_kv_heads,
+                            int head_dim);
+
+    /* --- base ops --- */
+    /* y[t] = row ids[t] of w, decoded to f32.   y [T][in]   ids [T] host memory */
+    void (*embed)(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);
+    /* y = x * W^T   x [T][in]  W [out][in]  y [T][out]; y overlaps nothing.
+     * A non-finite x fails its row: x quantises to zero there and the backend's row flag is set (see failed). */
+    void (*linear)(struct backend *be, struct tensor y, struct tensor x, const struct weight *w);
+    /* y[t][j] += b[j].   b [cols] backend memory */
+    void (*add_bias)(struct backend *be, struct tensor y, const float *b);
+    /* Per row and per group of n columns: y = x * w / sqrt(mean(x^2) + eps).   w [n]; cols % n == 0; y may be x */
+    void (*rms_norm)(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
+                     float eps);
+    /* In place on n_heads heads of size K per row at position pos[t].   pos [T] host memory */
+    void (*rope)(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
+                 const int32_t *pos);
+    /* Write k and v [T][G*K] of the rows into the sequences' pages, rounded to the layer's type (nearest even). */
+    void (*kv_store)(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
+                     const struct seq_view *seqs, int n_seqs);
+    /* out[t] = attention of q[t] over the positions <= its own that the window keeps.   out, q [T][H*K] */
+    void (*attention)(struct backend *be, struct tensor out, struct tensor q,
+                      const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
+                      const struct attn_params *p);
+    /* y = act(gate) * up; y may be gate.   all [T][F] */
+    void (*glu)(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
+                enum glu_kind kind);
+    void (*add)(struct backend *be, struct tensor y, struct tensor x); /* y += x */
+    void (*scale)(struct backend *be, struct tensor y, float s);       /* y *= s */
+    void (*softcap)(struct backend *be, struct tensor y, float cap);   /* y = cap * tanh(y / cap) */
+    /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
+    void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    /* flags[t] |= 1 for each of the last step's rows in which a non-finite value met linear or attention; then cleared.
+     * flags [T] host memory. begin(T) is called once at the start of a step. */
+    void (*begin)(struct backend *be, int n_rows);
+    void (*failed)(struct backend *be, uint8_t *flags);
+
+    /* --- fused ops: NULL means the wrapper composes base ops --- */
+    /* linear of n weights on one x (q, k, v; gate and up): x is quantised once. n <= 4 */
+    void (*linear_many)(struct backend *be, int n, const struct tensor *y, struct tensor x,
+                        const struct weight *const *w);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+    void *state; /* private to the backend */
+};
+
+#endif

@@ -1,0 +1,45 @@
+/* dtype.h - element types as stored in files and caches. Block formats are those of the GGUF format document. */
+#ifndef PLUMB_TENSOR_DTYPE_H
+#define PLUMB_TENSOR_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_Q4_0,
+    DTYPE_Q4_1,
+    DTYPE_Q5_0,
+    DTYPE_Q5_1,
+    DTYPE_Q8_0,
+    DTYPE_Q2_K,
+    DTYPE_Q3_K,
+    DTYPE_Q4_K,
+    DTYPE_Q5_K,
+    DTYPE_Q6_K,
+    DTYPE_IQ4_NL,
+    DTYPE_IQ4_XS,
+    DTYPE_MXFP4,
+    DTYPE_I8,
+    DTYPE_I16,
+    DTYPE_I32,
+    DTYPE_I64,
+    DTYPE_F64,
+    DTYPE_COUNT
+};
+
+struct dtype_info {
+    const char *name; /* "Q4_K" */
+    int block_elems;  /* elements per block; 1 for plain types */
+    int block_bytes;  /* bytes per block */
+};
+
+/* Need: 0 <= type < DTYPE_COUNT. */
+const struct dtype_info *dtype_info(enum dtype type);
+
+/* Bytes of one row of n elements. Need: n is a multiple of the block. */
+size_t dtype_row_bytes(enum dtype type, int64_t n);
+
+#endif

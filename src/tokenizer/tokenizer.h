@@ -1,0 +1,100 @@
+/* tokenizer.h - text to token ids and back, equal to the model's published tokenizer token for token.
+ *
+ * Owns: copies of the vocabulary, merge ranks, the compiled pre-tokenizer. Immutable after tokenizer_new: any thread may encode.
+ * Does not know: model files (the caller fills struct tokenizer_spec from whichever it has), chat, JSON. */
+#ifndef PLUMB_TOKENIZER_TOKENIZER_H
+#define PLUMB_TOKENIZER_TOKENIZER_H
+
+#include "base/buf.h"
+#include "base/span.h"
+
+enum tokenizer_kind {
+    TOKENIZER_KIND_BPE, /* byte-level BPE: GGUF "gpt2" */
+    TOKENIZER_KIND_SPM, /* SentencePiece BPE with scores and byte fallback: GGUF "llama" */
+    TOKENIZER_KIND_WPM, /* WordPiece: GGUF "bert" */
+    TOKENIZER_KIND_UGM, /* SentencePiece unigram: GGUF "t5" */
+};
+
+enum token_type { /* numbers as in GGUF tokenizer.ggml.token_type */
+                  TOKEN_TYPE_NORMAL = 1,
+                  TOKEN_TYPE_UNKNOWN = 2,
+                  TOKEN_TYPE_CONTROL = 3,
+                  TOKEN_TYPE_USER = 4, /* added, but plain text: matched in user text too */
+                  TOKEN_TYPE_UNUSED = 5,
+                  TOKEN_TYPE_BYTE = 6,
+};
+
+struct tokenizer_str { /* borrowed, not terminated */
+    const char *data;
+    size_t len;
+};
+
+/* Everything is borrowed during tokenizer_new. Ids are -1 where the model has none. */
+struct tokenizer_spec {
+    enum tokenizer_kind kind;
+    int32_t n_tokens;
+    const struct tokenizer_str *pieces; /* [n_tokens] as spelled in the model file */
+    const float *scores;                /* [n_tokens] or NULL */
+    const uint8_t *types;               /* [n_tokens] enum token_type, or NULL = all normal */
+    const struct tokenizer_str *merges; /* [n_merges] "left right", BPE; may be NULL */
+    int32_t n_merges;
+    const char *pre; /* pre-tokenizer id ("llama-bpe", "qwen2", "smollm", ...); NULL = none given */
+    int32_t bos, eos, eot, unk, sep, pad, cls, mask;
+    bool add_bos, add_eos;    /* what the model expects around a prompt */
+    bool add_space_prefix;    /* SPM */
+    bool remove_extra_spaces; /* UGM, SPM */
+};
+
+struct tokenizer;
+
+/* Errors: ERR_INVALID - damaged vocabulary (text names the token); ERR_UNSUPPORTED - kind. An unknown or missing pre-tokenizer
+ * id is a logged warning that names it and the one used instead. Free with tokenizer_free. */
+enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer **out,
+                            struct err *err) MUST_CHECK;
+void tokenizer_free(struct tokenizer *t);
+
+struct token_list { /* growable ids with a cap */
+    int32_t *ids;
+    int32_t n;
+    int32_t max; /* cap */
+    int32_t cap; /* private */
+};
+void token_list_init(struct token_list *l, int32_t max);
+void token_list_release(struct token_list *l);
+
+enum tokenizer_flags {
+    TOKENIZER_FLAG_SPECIAL = 1 << 0, /* control tokens in the text match (outside `caller`) */
+    TOKENIZER_FLAG_BOS =
+        1 << 1, /* put bos first if the model wants one and it is not there already */
+    TOKENIZER_FLAG_EOS = 1 << 2, /* put eos last if the model wants one */
+};
+
+/* Append the ids of text[0..len) to out. `caller` (may be NULL = no byte is the caller's) lists bytes in which control tokens
+ * never match. Ill-formed UTF-8 becomes U+FFFD, as in Hugging Face. Time is O(n log n) in len.
+ * Errors: ERR_FULL - more than out->max tokens; ERR_NOMEM. out keeps its first n of before. */
+enum err_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
+                               const struct span_list *caller, unsigned flags,
+                               struct token_list *out, struct err *err) MUST_CHECK;
+
+/* The bytes that a token stands for in a decoded text (its own bytes, not the file's spelling); "" for control tokens unless
+ * with_special. Borrowed. Ids out of range: "". */
+struct tokenizer_str tokenizer_bytes(const struct tokenizer *t, int32_t id, bool with_special);
+
+/* Decode a whole list, as Hugging Face decode() with clean-up off (SPM: the prefix space is removed at the start). */
+enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int32_t n,
+                               bool with_special, struct buf *out, struct err *err) MUST_CHECK;
+
+int32_t tokenizer_n_tokens(const struct tokenizer *t);
+int32_t tokenizer_bos(const struct tokenizer *t);
+int32_t tokenizer_eos(const struct tokenizer *t);
+bool tokenizer_adds_bos(const struct tokenizer *t);
+struct tokenizer_str tokenizer_piece(const struct tokenizer *t,
+                                     int32_t id); /* as spelled in the file */
+enum token_type tokenizer_type(const struct tokenizer *t, int32_t id);
+int32_t tokenizer_find(const struct tokenizer *t, const char *piece,
+                       size_t len); /* by file spelling; -1 */
+
+/* Ids that end a generation: eos, eot, and the known end markers of the vocabulary. Ascending. */
+const int32_t *tokenizer_end_ids(const struct tokenizer *t, int32_t *n);
+
+#endif

@@ -1,0 +1,106 @@
+/* weights.h - an opened model file: metadata and tensors, memory-mapped and read-only.
+ *
+ * Owns: the maps and the index. Pointers handed out live until weights_close. Hostile files give an error that names the key or
+ * tensor, never a crash or an allocation larger than the file justifies. Thread: open and close on one; reading on any. */
+#ifndef PLUMB_WEIGHTS_WEIGHTS_H
+#define PLUMB_WEIGHTS_WEIGHTS_H
+
+#include "base/buf.h"
+#include "tensor/dtype.h"
+
+struct weights;
+
+#define WEIGHTS_DIMS_MAX 4
+
+struct weights_tensor {
+    const char *name;
+    enum dtype type;
+    int n_dims;
+    int64_t shape
+        [WEIGHTS_DIMS_MAX]; /* shape[0] is the contiguous one (GGUF order); unused ones are 1 */
+    const uint8_t *data;
+    size_t bytes;
+    int file_i; /* which of the split files */
+};
+
+enum meta_type { /* numbers as in the GGUF document */
+                 META_TYPE_U8 = 0,
+                 META_TYPE_I8,
+                 META_TYPE_U16,
+                 META_TYPE_I16,
+                 META_TYPE_U32,
+                 META_TYPE_I32,
+                 META_TYPE_F32,
+                 META_TYPE_BOOL,
+                 META_TYPE_STRING,
+                 META_TYPE_ARRAY,
+                 META_TYPE_U64,
+                 META_TYPE_I64,
+                 META_TYPE_F64,
+};
+
+struct meta_str { /* borrowed from the map, not terminated */
+    const char *data;
+    size_t len;
+};
+
+struct meta_value {
+    enum meta_type type;
+    union {
+        uint64_t u; /* U8..U64, BOOL */
+        int64_t i;  /* I8..I64 */
+        double f;   /* F32, F64 */
+        struct meta_str s;
+        struct {
+            enum meta_type type; /* element type */
+            uint64_t n;
+            const uint8_t *data;         /* packed little-endian elements (scalars), unaligned */
+            const struct meta_str *strs; /* [n], strings */
+            const struct meta_value *values; /* [n], nested arrays */
+        } array;
+    };
+};
+
+/* Open a GGUF file (v2, v3; the first of a split set opens them all).
+ * Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID (names key or tensor, value and limit), ERR_UNSUPPORTED (type or version). */
+enum err_code weights_open(const char *path, struct weights **out, struct err *err) MUST_CHECK;
+void weights_close(struct weights *w);
+
+int32_t weights_n_tensors(const struct weights *w);
+const struct weights_tensor *weights_tensor_at(const struct weights *w, int32_t i);
+const struct weights_tensor *weights_find(const struct weights *w,
+                                          const char *name); /* NULL if absent */
+/* The tensor's pages are not needed again (after packing). */
+void weights_drop(const struct weights *w, const uint8_t *data, size_t n);
+
+int32_t weights_n_meta(const struct weights *w);
+const struct meta_value *weights_meta_at(const struct weights *w, int32_t i, const char **key);
+const struct meta_value *weights_meta(const struct weights *w,
+                                      const char *key); /* NULL if absent */
+
+/* Typed reads. Any integer type converts if the value fits; so does f32/f64 to double. Absent: ERR_NOT_FOUND (err names the key).
+ * The _or forms give the default when absent and fail only on a wrong type. */
+enum err_code weights_int(const struct weights *w, const char *key, int64_t min, int64_t max,
+                          int64_t *out, struct err *err) MUST_CHECK;
+enum err_code weights_int_or(const struct weights *w, const char *key, int64_t min, int64_t max,
+                             int64_t fallback, int64_t *out, struct err *err) MUST_CHECK;
+enum err_code weights_float_or(const struct weights *w, const char *key, double fallback,
+                               double *out, struct err *err) MUST_CHECK;
+enum err_code weights_bool_or(const struct weights *w, const char *key, bool fallback, bool *out,
+                              struct err *err) MUST_CHECK;
+/* A string with no NUL inside; out is a copy that lives as long as w. */
+enum err_code weights_str(const struct weights *w, const char *key, const char **out,
+                          struct err *err) MUST_CHECK;
+/* Element i of an integer or bool array (scalars count as an array of one). */
+enum err_code weights_array_int(const struct weights *w, const char *key, uint64_t i, int64_t *out,
+                                struct err *err) MUST_CHECK;
+
+/* SHA-256 over header and tensor bytes is costly; this digest covers metadata, names, shapes, and a sample of each tensor
+ * (first, middle and last 4 KiB): it identifies weights for caches and fingerprints. 64 hex digits + NUL. */
+void weights_digest(const struct weights *w, char out[65]);
+
+/* Decode n elements (a multiple of the block) of any supported type to f32, as the format document says. The oracle for packing. */
+enum err_code weights_dequantize(enum dtype type, const uint8_t *data, int64_t n, float *out,
+                                 struct err *err) MUST_CHECK;
+
+#endif
