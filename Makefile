@@ -35,15 +35,24 @@ $(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -
 $(B)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8
 
 UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit/t_*.c)))
-CHECK := $(B)/tests/check/check
-EXACT := $(B)/tests/exact/exact
-FUZZ := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+# Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden.
+SUITES := $(foreach d,check exact golden,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
+# One program per fuzz target. V=fuzz: libFuzzer's main; elsewhere replay.c runs the files and folders that it is given.
+FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+FUZZ_BIN := $(FUZZ:%=$(B)/tests/fuzz/fuzz_%)
+ifeq ($(V),fuzz)
+FUZZ_LDFLAGS := -fsanitize=fuzzer
+else
+FUZZ_MAIN := $(B)/tests/fuzz/replay.o
+endif
+T ?= $(firstword $(FUZZ))
+SECONDS ?= 60
 
-.PHONY: all help clean unit tests fuzz fmt
+.PHONY: all help clean unit tests check exact golden fuzz fuzz-bin fuzz-replay lint fmt
 all: $(B)/plumb ## build the program (build/$(V)/plumb)
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /  make \1|/' | column -t -s '|'
 	@echo; echo 'Variants: V=release (default), V=asan (address, undefined), V=tsan, V=fuzz (clang). Tests: ./check'
 
 # A change of flags rebuilds.
@@ -64,9 +73,29 @@ $(B)/plumb: $(MAIN) $(LIB)
 $(B)/tests/unit/%: $(B)/tests/unit/%.o $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
-tests: $(UNIT) ## build the unit tests
+.SECONDEXPANSION:
+$(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden: \
+		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(LIB)
+	$(CC) $(LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(LIBS)
+
+tests: $(UNIT) $(SUITES) $(if $(FUZZ_MAIN),$(FUZZ_BIN)) ## build every test program
 unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do $$t || exit 1; done
+check exact golden: $$(B)/tests/$$@/$$@ ## run tests/check (kernels), tests/exact or tests/golden
+	$<
+
+fuzz-bin: $(FUZZ_BIN)
+fuzz: ## fuzz one parser: make fuzz T=gguf SECONDS=600 (needs clang)
+	@$(MAKE) --no-print-directory V=fuzz fuzz-bin
+	tools/fuzz $(T) $(SECONDS)
+fuzz-replay: $(FUZZ_BIN) ## run the stored fuzz inputs once
+	@for t in $(FUZZ); do $(B)/tests/fuzz/fuzz_$$t tests/fuzz/corpus/$$t || exit 1; done
+
+lint: all ## format, layers, headers, names, banned calls, sizes
+	@tools/lint
 
 fmt: ## format every C file
 	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu')
