@@ -1,7 +1,8 @@
-/* dtype.h - element types as stored in files and caches. Block formats are those of the GGUF format document. */
+/* dtype.h - element types as stored in files and caches. Block formats are those of the GGUF format document (blocks.h). */
 #ifndef PLUMB_TENSOR_DTYPE_H
 #define PLUMB_TENSOR_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,21 @@ enum dtype {
     DTYPE_I32,
     DTYPE_I64,
     DTYPE_F64,
+    /* Known by size only, so that a file that holds them can be opened and listed; nothing decodes them. */
+    DTYPE_Q8_1,
+    DTYPE_Q8_K,
+    DTYPE_IQ1_S,
+    DTYPE_IQ1_M,
+    DTYPE_IQ2_XXS,
+    DTYPE_IQ2_XS,
+    DTYPE_IQ2_S,
+    DTYPE_IQ3_XXS,
+    DTYPE_IQ3_S,
+    DTYPE_TQ1_0,
+    DTYPE_TQ2_0,
+    DTYPE_NVFP4,
+    DTYPE_Q1_0,
+    DTYPE_Q2_0,
     DTYPE_COUNT
 };
 
@@ -34,12 +50,13 @@ struct dtype_info {
     const char *name; /* "Q4_K" */
     int block_elems;  /* elements per block; 1 for plain types */
     int block_bytes;  /* bytes per block */
+    bool can_decode;  /* weights_dequantize knows it */
 };
 
 /* Need: 0 <= type < DTYPE_COUNT. */
 const struct dtype_info *dtype_info(enum dtype type);
 
-/* Bytes of one row of n elements. Need: n is a multiple of the block. */
+/* Bytes of one row of n elements. Need: n >= 0 and a multiple of the block, and the result fits size_t. */
 size_t dtype_row_bytes(enum dtype type, int64_t n);
 
 #endif
