@@ -15,8 +15,11 @@
 #include "tensor/dtype.h"
 
 #define BACKEND_API 1
-#define KV_PAGE_TOKENS \
-    64 /* P: tokens in a cache page = the attention block, aligned to absolute positions */
+/* P: tokens in a cache page = the attention block, aligned to absolute positions. */
+#define KV_PAGE_TOKENS          64
+#define BACKEND_ROWS_MAX        8192 /* rows of one op, so that a backend can size its scratch at load */
+#define BACKEND_HEAD_DIM_MAX    512 /* K */
+#define BACKEND_LINEAR_MANY_MAX 4
 
 /* f32 activations [rows][cols] in backend memory; consecutive rows are `stride` floats apart. */
 struct tensor {
@@ -136,8 +139,9 @@ struct backend_ops {
     void (*softcap)(struct backend *be, struct tensor y, float cap);   /* y = cap * tanh(y / cap) */
     /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
-    /* flags[t] |= 1 for each of the last step's rows in which a non-finite value met linear or attention; then cleared.
-     * flags [T] host memory. begin(T) is called once at the start of a step. */
+    /* begin(T) clears the flags of rows [0, T). failed sets flags[t] |= 1 for each row t < T in which a non-finite value
+     * met linear or attention since begin. flags [T] host memory. A row is a row of the tensor that the op got: where rows
+     * are gathered in between (the vocabulary head), ask before and begin again with the new count. */
     void (*begin)(struct backend *be, int n_rows);
     void (*failed)(struct backend *be, uint8_t *flags);
 

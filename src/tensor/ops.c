@@ -1,0 +1,196 @@
+#include "tensor/ops.h"
+
+struct tensor tensor_of(float *data, int64_t rows, int64_t cols)
+{
+    return (struct tensor){ .data = data, .rows = rows, .cols = cols, .stride = cols };
+}
+
+struct tensor tensor_rows(struct tensor t, int64_t row0, int64_t n)
+{
+    BUG_ON(row0 < 0 || n < 0 || row0 + n > t.rows);
+    t.data += row0 * t.stride;
+    t.rows = n;
+    return t;
+}
+
+struct tensor tensor_cols(struct tensor t, int64_t col0, int64_t n)
+{
+    BUG_ON(col0 < 0 || n < 0 || col0 + n > t.cols);
+    t.data += col0;
+    t.cols = n;
+    return t;
+}
+
+static void check_tensor(struct tensor t)
+{
+    BUG_ON(t.rows < 0 || t.rows > BACKEND_ROWS_MAX || t.cols <= 0 || t.stride < t.cols);
+    BUG_ON(t.rows > 0 && !t.data);
+}
+
+static void check_same(struct tensor a, struct tensor b)
+{
+    check_tensor(a);
+    check_tensor(b);
+    BUG_ON(a.rows != b.rows || a.cols != b.cols);
+}
+
+void ops_begin(struct backend *be, int n_rows)
+{
+    BUG_ON(n_rows < 0 || n_rows > BACKEND_ROWS_MAX);
+    be->ops->begin(be, n_rows);
+}
+
+void ops_failed(struct backend *be, uint8_t *flags)
+{
+    be->ops->failed(be, flags);
+}
+
+void ops_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids)
+{
+    check_tensor(y);
+    const struct weight_shape *s = be->ops->shape(w);
+    BUG_ON(y.cols != s->in);
+    for (int64_t t = 0; t < y.rows; t++)
+        BUG_ON(ids[t] < 0 || ids[t] >= s->out);
+    if (y.rows)
+        be->ops->embed(be, y, w, ids);
+}
+
+static void check_linear(const struct backend *be, struct tensor y, struct tensor x,
+                         const struct weight *w)
+{
+    check_tensor(y);
+    check_tensor(x);
+    const struct weight_shape *s = be->ops->shape(w);
+    BUG_ON(y.rows != x.rows || x.cols != s->in || y.cols != s->out);
+}
+
+void ops_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w)
+{
+    check_linear(be, y, x, w);
+    if (y.rows)
+        be->ops->linear(be, y, x, w);
+}
+
+void ops_linear_many(struct backend *be, int n, const struct tensor *y, struct tensor x,
+                     const struct weight *const *w)
+{
+    BUG_ON(n < 1 || n > BACKEND_LINEAR_MANY_MAX);
+    for (int i = 0; i < n; i++)
+        check_linear(be, y[i], x, w[i]);
+    if (!x.rows)
+        return;
+    if (be->ops->linear_many) {
+        be->ops->linear_many(be, n, y, x, w);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        be->ops->linear(be, y[i], x, w[i]);
+}
+
+void ops_add_bias(struct backend *be, struct tensor y, const float *b)
+{
+    check_tensor(y);
+    if (y.rows)
+        be->ops->add_bias(be, y, b);
+}
+
+void ops_rms_norm(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
+                  float eps)
+{
+    check_same(y, x);
+    BUG_ON(n <= 0 || x.cols % n != 0);
+    if (y.rows)
+        be->ops->rms_norm(be, y, x, w, n, eps);
+}
+
+void ops_rope(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
+              const int32_t *pos)
+{
+    check_tensor(x);
+    BUG_ON(head_dim <= 0 || head_dim > BACKEND_HEAD_DIM_MAX || x.cols % head_dim != 0);
+    BUG_ON(r->n_dims <= 0 || r->n_dims % 2 != 0 || r->n_dims > head_dim);
+    if (x.rows)
+        be->ops->rope(be, x, r, head_dim, pos);
+}
+
+static void check_kv(const struct kv_layer *kv)
+{
+    BUG_ON(kv->type != DTYPE_F16 && kv->type != DTYPE_BF16 && kv->type != DTYPE_F32);
+    BUG_ON(kv->n_kv_heads <= 0 || kv->head_dim <= 0 || kv->head_dim > BACKEND_HEAD_DIM_MAX);
+}
+
+/* Sequences lie inside the rows. */
+static void check_seqs(struct tensor t, const struct seq_view *seqs, int n_seqs)
+{
+    for (int i = 0; i < n_seqs; i++) {
+        const struct seq_view *s = &seqs[i];
+        BUG_ON(s->row0 < 0 || s->n_rows < 0 || s->row0 + s->n_rows > t.rows || s->pos0 < 0);
+    }
+}
+
+void ops_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
+                  const struct seq_view *seqs, int n_seqs)
+{
+    check_kv(kv);
+    check_same(k, v);
+    BUG_ON(k.cols != (int64_t)kv->n_kv_heads * kv->head_dim);
+    check_seqs(k, seqs, n_seqs);
+    if (k.rows)
+        be->ops->kv_store(be, kv, k, v, seqs, n_seqs);
+}
+
+void ops_attention(struct backend *be, struct tensor out, struct tensor q,
+                   const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
+                   const struct attn_params *p)
+{
+    check_kv(kv);
+    check_same(out, q);
+    BUG_ON(p->n_heads <= 0 || p->n_heads % kv->n_kv_heads != 0 || p->window < 0);
+    BUG_ON(q.cols != (int64_t)p->n_heads * kv->head_dim);
+    check_seqs(q, seqs, n_seqs);
+    if (q.rows)
+        be->ops->attention(be, out, q, kv, seqs, n_seqs, p);
+}
+
+void ops_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
+             enum glu_kind kind)
+{
+    check_same(y, gate);
+    check_same(y, up);
+    if (y.rows)
+        be->ops->glu(be, y, gate, up, kind);
+}
+
+void ops_add(struct backend *be, struct tensor y, struct tensor x)
+{
+    check_same(y, x);
+    if (y.rows)
+        be->ops->add(be, y, x);
+}
+
+void ops_scale(struct backend *be, struct tensor y, float s)
+{
+    check_tensor(y);
+    if (y.rows)
+        be->ops->scale(be, y, s);
+}
+
+void ops_softcap(struct backend *be, struct tensor y, float cap)
+{
+    check_tensor(y);
+    BUG_ON(!(cap > 0));
+    if (y.rows)
+        be->ops->softcap(be, y, cap);
+}
+
+void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)
+{
+    check_tensor(y);
+    check_tensor(x);
+    BUG_ON(y.cols != x.cols);
+    for (int64_t i = 0; i < y.rows; i++)
+        BUG_ON(rows[i] < 0 || rows[i] >= x.rows);
+    if (y.rows)
+        be->ops->gather(be, y, x, rows);
+}

@@ -1,0 +1,43 @@
+/* ops.h - the checked way to call a backend: one wrapper per op.
+ *
+ * Each wrapper verifies shapes (a wrong one is our mistake: BUG_ON), returns at once for zero rows, calls the backend's slot
+ * and, where a fused slot is NULL, composes base ops with the same bits. What an op computes is said at its slot in backend.h.
+ * Thread: engine thread. */
+#ifndef PLUMB_TENSOR_OPS_H
+#define PLUMB_TENSOR_OPS_H
+
+#include "tensor/backend.h"
+
+/* Rows [row0, row0 + n) of t, the same memory. */
+struct tensor tensor_rows(struct tensor t, int64_t row0, int64_t n);
+/* Columns [col0, col0 + n) of t, the same memory. */
+struct tensor tensor_cols(struct tensor t, int64_t col0, int64_t n);
+/* Contiguous [rows][cols] at data. */
+struct tensor tensor_of(float *data, int64_t rows, int64_t cols);
+
+void ops_begin(struct backend *be, int n_rows);
+void ops_failed(struct backend *be, uint8_t *flags);
+
+void ops_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);
+void ops_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w);
+/* y[i] = x * w[i]^T for i < n <= 4. */
+void ops_linear_many(struct backend *be, int n, const struct tensor *y, struct tensor x,
+                     const struct weight *const *w);
+void ops_add_bias(struct backend *be, struct tensor y, const float *b);
+void ops_rms_norm(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
+                  float eps);
+void ops_rope(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
+              const int32_t *pos);
+void ops_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
+                  const struct seq_view *seqs, int n_seqs);
+void ops_attention(struct backend *be, struct tensor out, struct tensor q,
+                   const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
+                   const struct attn_params *p);
+void ops_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
+             enum glu_kind kind);
+void ops_add(struct backend *be, struct tensor y, struct tensor x);
+void ops_scale(struct backend *be, struct tensor y, float s);
+void ops_softcap(struct backend *be, struct tensor y, float cap);
+void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+
+#endif
