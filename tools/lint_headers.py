@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Each header compiles alone, has an include guard named after its path and opens with a comment that says what it is."""
+
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+
+from lint_common import ROOT, c_files, read, report
+
+FLAGS = "-std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Wall -Wextra -Wno-unused-parameter -Werror -fsyntax-only -x c".split()
+SUFFIX = {m[1]: m[2].split() for m in re.finditer(r"^\$\(B\)/%(_\w+)\.o: CFLAGS \+= (.*)$", read("Makefile"), re.M)}
+
+
+def check(path):
+    text, out = read(path), []
+    guard = re.search(r"^#ifndef (\w+)\n#define \1$", text, re.M)
+    want = "PLUMB_" + re.sub(r"\W", "_", re.sub(r"^(src|include)/", "", path)).upper()
+    if not guard or guard[1] != want:
+        out.append(f"{path}:1: include guard is not {want}")
+    if not re.match(rf"/\* {re.escape(os.path.basename(path))} - \S", text):
+        out.append(f"{path}:1: does not open with '/* {os.path.basename(path)} - what it is'")
+    cc, flags = os.environ.get("CC", "cc"), []
+    stem = path[:-2]
+    for suffix, extra in SUFFIX.items():
+        if stem.endswith(suffix):
+            flags = extra
+    if stem.endswith("_neon"):
+        cc = shutil.which("aarch64-linux-gnu-gcc")
+        if not cc:
+            return out
+    r = subprocess.run([cc, *FLAGS, *flags, path], cwd=ROOT, capture_output=True, text=True)
+    if r.returncode:
+        out.append(f"{path}:1: does not compile alone:\n{r.stderr.strip()}")
+    return out
+
+
+files = [p for p in c_files() if p.endswith(".h")]
+with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    report("headers", [f for r in pool.map(check, files) for f in r], len(files))
