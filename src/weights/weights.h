@@ -10,17 +10,23 @@
 
 struct weights;
 
-#define WEIGHTS_DIMS_MAX 4
+#define WEIGHTS_DIMS_MAX     4
+#define WEIGHTS_TENSORS_MAX  (1 << 20) /* over all files */
+#define WEIGHTS_META_MAX     (1 << 16) /* keys of one file */
+#define WEIGHTS_FILES_MAX    1024      /* of a split set */
+#define WEIGHTS_NAME_MAX     255       /* bytes of a tensor's name */
+#define WEIGHTS_META_NESTING 8         /* arrays in arrays */
 
 struct weights_tensor {
-    const char *name;
+    const char *name; /* 1..WEIGHTS_NAME_MAX bytes of UTF-8 without control characters; unique */
     enum dtype type;
-    int n_dims;
-    int64_t shape
-        [WEIGHTS_DIMS_MAX]; /* shape[0] is the contiguous one (GGUF order); unused ones are 1 */
-    const uint8_t *data;
+    int n_dims; /* 1..WEIGHTS_DIMS_MAX */
+    /* Each >= 1. shape[0] is the contiguous one (GGUF order) and a multiple of the type's block; unused ones are 1. */
+    int64_t shape[WEIGHTS_DIMS_MAX];
+    const uint8_t *data; /* 8-byte aligned, inside its file, overlaps no other tensor */
     size_t bytes;
-    int file_i; /* which of the split files */
+    int file_i;      /* which of the split files */
+    uint64_t offset; /* of data in that file */
 };
 
 enum meta_type { /* numbers as in the GGUF document */
@@ -61,10 +67,24 @@ struct meta_value {
     };
 };
 
-/* Open a GGUF file (v2, v3; the first of a split set opens them all).
- * Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID (names key or tensor, value and limit), ERR_UNSUPPORTED (type or version). */
+/* "u32", "string", ... */
+const char *meta_type_name(enum meta_type type);
+
+/* Element i of an array as a value of its own. Need: v is an array and i < n. */
+void meta_array_at(const struct meta_value *v, uint64_t i, struct meta_value *out);
+
+/* Open a GGUF file (v2, v3; the first of a split set opens them all, their metadata is the first file's).
+ * The file must not shrink while it is open: pages that are gone raise SIGBUS.
+ * Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID (names key or tensor, value and limit), ERR_UNSUPPORTED (type or version),
+ * ERR_NOMEM. On error *out is untouched. */
 enum err_code weights_open(const char *path, struct weights **out, struct err *err) MUST_CHECK;
-void weights_close(struct weights *w);
+void weights_close(struct weights *w); /* w may be NULL */
+
+int weights_gguf_version(const struct weights *w); /* of the first file */
+size_t weights_alignment(const struct weights *w); /* of the first file's tensor data, bytes */
+int weights_n_files(const struct weights *w);
+const char *weights_file_path(const struct weights *w, int i);
+size_t weights_file_bytes(const struct weights *w, int i);
 
 int32_t weights_n_tensors(const struct weights *w);
 const struct weights_tensor *weights_tensor_at(const struct weights *w, int32_t i);
@@ -78,8 +98,9 @@ const struct meta_value *weights_meta_at(const struct weights *w, int32_t i, con
 const struct meta_value *weights_meta(const struct weights *w,
                                       const char *key); /* NULL if absent */
 
-/* Typed reads. Any integer type converts if the value fits; so does f32/f64 to double. Absent: ERR_NOT_FOUND (err names the key).
- * The _or forms give the default when absent and fail only on a wrong type. */
+/* Typed reads. Any integer type converts if the value is in [min, max]; a float key takes f32, f64 and integers, and must be finite.
+ * Errors: ERR_NOT_FOUND - absent; ERR_INVALID - another type or out of range. Texts name file, key, value and range.
+ * The _or forms give the default when the key is absent. */
 enum err_code weights_int(const struct weights *w, const char *key, int64_t min, int64_t max,
                           int64_t *out, struct err *err) MUST_CHECK;
 enum err_code weights_int_or(const struct weights *w, const char *key, int64_t min, int64_t max,
@@ -91,15 +112,19 @@ enum err_code weights_bool_or(const struct weights *w, const char *key, bool fal
 /* A string with no NUL inside; out is a copy that lives as long as w. */
 enum err_code weights_str(const struct weights *w, const char *key, const char **out,
                           struct err *err) MUST_CHECK;
-/* Element i of an integer or bool array (scalars count as an array of one). */
+/* Element i of an integer or bool array. A scalar stands for every element (per-layer keys may be given once).
+ * Errors: as above; ERR_INVALID - i is not under the array's length. */
 enum err_code weights_array_int(const struct weights *w, const char *key, uint64_t i, int64_t *out,
                                 struct err *err) MUST_CHECK;
 
-/* SHA-256 over header and tensor bytes is costly; this digest covers metadata, names, shapes, and a sample of each tensor
- * (first, middle and last 4 KiB): it identifies weights for caches and fingerprints. 64 hex digits + NUL. */
+/* SHA-256 over header and tensor bytes is costly; this digest covers metadata, names, types, shapes, and a sample of each tensor
+ * (first, middle and last 4 KiB): it identifies weights for caches and fingerprints. 64 hex digits + NUL.
+ * Where tensors stand does not count: a split set has the digest of the whole file. */
 void weights_digest(const struct weights *w, char out[65]);
 
-/* Decode n elements (a multiple of the block) of any supported type to f32, as the format document says. The oracle for packing. */
+/* Decode n elements (a multiple of the block) to f32, as the format document says: each product and sum rounded to f32, in the
+ * order written in blocks.h. The oracle for packing. data may have any alignment.
+ * Errors: ERR_UNSUPPORTED - a type with can_decode false. */
 enum err_code weights_dequantize(enum dtype type, const uint8_t *data, int64_t n, float *out,
                                  struct err *err) MUST_CHECK;
 
