@@ -17,7 +17,7 @@ endif
 
 # -ffp-contract=off: the C reference must not depend on whether a compiler fuses a*b+c. Never -ffast-math, -march=native.
 VERSION := 0.1.0
-CFLAGS := -std=c11 -D_GNU_SOURCE -DPLUMB_VERSION='"$(VERSION)"' -Isrc -Iinclude $(WARN) $(OPT_$(V)) \
+CFLAGS := -std=c11 -D_GNU_SOURCE -DPLUMB_VERSION='"$(VERSION)"' -Isrc -Iinclude -Itests $(WARN) $(OPT_$(V)) \
 	-ffp-contract=off -fno-omit-frame-pointer -MMD -MP
 LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT_$(V)))
 LIBS := -levent -levent_pthreads -lyajl -lpcre2-8 -lutf8proc -lcrypto -lpthread -ledit
@@ -35,6 +35,10 @@ $(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -
 $(B)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8
 
 UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit/t_*.c)))
+# What tests share (tests/support), and programs that only tests run (tests/support/serve_script.c: the server without a model).
+SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c))
+SUPPORT_BIN := $(SUPPORT_MAINS:%.c=$(B)/%)
+SUPPORT := $(B)/libsupport.a
 # Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden.
 SUITES := $(foreach d,check exact golden,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
 # One program per fuzz target. V=fuzz: libFuzzer's main; elsewhere replay.c runs the files and folders that it is given.
@@ -70,7 +74,14 @@ $(LIB): $(filter-out $(MAIN),$(OBJ))
 $(B)/plumb: $(MAIN) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(B)/tests/unit/%: $(B)/tests/unit/%.o $(LIB)
+$(SUPPORT): $(patsubst %.c,$(B)/%.o,$(filter-out $(SUPPORT_MAINS),$(sort $(wildcard tests/support/*.c))))
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(SUPPORT_BIN): $(B)/%: $(B)/%.o $(SUPPORT) $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(B)/tests/unit/%: $(B)/tests/unit/%.o $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
 .SECONDEXPANSION:
@@ -78,10 +89,10 @@ $(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden: \
 		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(LIB)
+$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(LIBS)
 
-tests: $(UNIT) $(SUITES) $(if $(FUZZ_MAIN),$(FUZZ_BIN)) ## build every test program
+tests: $(UNIT) $(SUITES) $(SUPPORT_BIN) $(if $(FUZZ_MAIN),$(FUZZ_BIN)) ## build every test program
 unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do $$t || exit 1; done
 check exact golden: $$(B)/tests/$$@/$$@ ## run tests/check (kernels), tests/exact or tests/golden

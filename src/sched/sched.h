@@ -1,0 +1,112 @@
+/* sched.h - the engine thread: requests wait in order of arrival, share steps, and end; events say what became of them.
+ *
+ * Owns: the engine (made by `load` on the engine thread, freed there), every accepted request until its FINISHED event.
+ * Does not know: text, JSON, tensors, connections.
+ * Thread: the functions below may be called from any thread but sched_stop (once, when nobody else calls); events are for one
+ * receiver. Between the threads stand two bounded queues, mail in and events out; nothing mutable is shared but atomics.
+ * Invariants: (1) each accepted request gets exactly one FINISHED event, and no event after it; (2) a row is open in the engine
+ *             iff its request is in the row list; (3) waiting requests start in the order of their submission. */
+#ifndef PLUMB_SCHED_SCHED_H
+#define PLUMB_SCHED_SCHED_H
+
+#include "engine/engine.h"
+
+typedef uint64_t req_id; /* chosen by the caller; unique among its live requests */
+
+/* A generation with its own copies of everything that the engine will read. */
+struct sched_request {
+    req_id id;
+    struct engine_request engine;
+    /* private to sched/ from here */
+    struct sched_request *next; /* in the waiting list */
+    int64_t submitted_us;
+};
+
+/* Deep copy of `from` in one block. NULL when there is no memory. Free with sched_request_free unless it was accepted. */
+struct sched_request *sched_request_new(req_id id, const struct engine_request *from);
+void sched_request_free(struct sched_request *r);
+
+enum sched_event_kind {
+    SCHED_EVENT_READY,    /* the model is loaded: requests are accepted */
+    SCHED_EVENT_FAILED,   /* it could not be loaded: err; nothing will ever be accepted */
+    SCHED_EVENT_TOKEN,    /* one emitted token */
+    SCHED_EVENT_FINISHED, /* the last event of a request */
+};
+
+struct sched_token {
+    struct engine_token token;
+    int64_t text_safe; /* bytes of the answer that may be shown; see engine.h */
+};
+
+struct sched_finished {
+    enum finish
+        finish; /* FINISH_ERROR: err says why; ERR_CANCELLED after sched_cancel or sched_stop */
+    int32_t stop_index;
+    int64_t text_safe;
+    int32_t n_prompt, n_tokens; /* taken from the prompt; emitted */
+    int64_t queued_us, prefill_us, decode_us;
+    struct err err;
+};
+
+struct sched_event {
+    enum sched_event_kind kind;
+    req_id id; /* TOKEN, FINISHED */
+    union {
+        struct sched_token token;
+        struct sched_finished finished;
+        struct err err; /* FAILED */
+    };
+};
+
+struct sched_config {
+    int32_t max_waiting;  /* requests accepted and not started */
+    int64_t max_stall_us; /* longest time a decoding row may wait for another's prompt */
+    int32_t n_events;     /* room of the event queue; the engine thread waits while it is full */
+    /* On the engine thread, once. The engine belongs to the scheduler. */
+    enum err_code (*load)(void *arg, struct engine **out, struct err *err);
+    void *load_arg;
+    /* On the engine thread: events are waiting. Must not block. May be NULL (a receiver that waits in sched_next_event). */
+    void (*wake)(void *arg);
+    void *wake_arg;
+};
+
+struct sched_stats {          /* a snapshot; each number by itself */
+    int64_t waiting, running; /* requests now */
+    int64_t accepted, finished, cancelled, failed;
+    int64_t steps, prompt_tokens, tokens; /* taken and emitted since the start */
+    int64_t last_step_us;
+    int64_t
+        step_started_us; /* clock_us() of the step that runs now; 0 = none. A watchdog reads it */
+};
+
+struct sched;
+
+/* Start the engine thread, which begins to load. Errors: ERR_IO - no thread. Stop with sched_stop. */
+enum err_code sched_start(const struct sched_config *config, struct sched **out,
+                          struct err *err) MUST_CHECK;
+
+/* Hand over n requests, all or none. On success they belong to the scheduler, on failure to the caller.
+ * Errors: ERR_FULL - the waiting line is full, come again later; ERR_STATE - loading, draining or stopped. */
+enum err_code sched_submit(struct sched *s, struct sched_request *const *requests, int32_t n,
+                           struct err *err) MUST_CHECK;
+
+/* End the request wherever it is, between two steps at the latest. Unknown and finished ids are ignored.
+ * Errors: ERR_FULL - no room in the mail queue right now, call again. */
+enum err_code sched_cancel(struct sched *s, req_id id) MUST_CHECK;
+
+/* A paused request keeps its row but takes no part in steps. Errors: as sched_cancel. */
+enum err_code sched_pause(struct sched *s, req_id id, bool is_paused) MUST_CHECK;
+
+/* The next event. timeout_us 0 = only if one is there (ERR_NOT_FOUND), else wait at most so long (ERR_TIMEOUT).
+ * ERR_STATE after sched_stop began and all is read. */
+enum err_code sched_next_event(struct sched *s, struct sched_event *out,
+                               int64_t timeout_us) MUST_CHECK;
+
+void sched_drain(struct sched *s); /* accept nothing more; what was accepted goes on */
+
+/* Cancel everything, end the thread (after the step or load that runs now), free all. Events that are not read are dropped. */
+void sched_stop(struct sched *s);
+
+void sched_read_stats(const struct sched *s, struct sched_stats *out);
+
+#endif

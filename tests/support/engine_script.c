@@ -1,0 +1,265 @@
+#include "support/engine_script.h"
+#include "base/buf.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SCRIPT_TEXT_MAX (1 << 20)
+
+struct script_row {
+    bool is_open;
+    struct buf script; /* what it will say */
+    struct buf text;   /* what it has said */
+    int32_t n_prompt, n_taken, n_tokens, max_tokens;
+    int32_t fail_at; /* token index; -1 = never */
+    enum err_code fail_code;
+    bool is_endless, breaks_step, ignore_end;
+    int32_t n_logprobs;
+    int64_t text_safe;
+    char *stops[ENGINE_STOPS_MAX];
+    size_t stop_len[ENGINE_STOPS_MAX];
+    int32_t n_stops;
+    struct engine_token token;
+};
+
+struct engine_script {
+    struct engine engine;
+    struct engine_script_config config;
+    struct script_row *rows; /* [max_rows] */
+    _Atomic int32_t n_open;
+};
+
+static void script_sleep(int64_t us)
+{
+    struct timespec ts = { us / 1000000, us % 1000000 * 1000 };
+    if (us > 0)
+        nanosleep(&ts, NULL);
+}
+
+static void script_read_hex(struct buf *out, const char *s)
+{
+    while (*s && *s != '\n') {
+        char two[3] = { s[0], s[0] ? s[1] : '\0', '\0' };
+        char *end;
+        long v = strtol(two, &end, 16);
+        if (*s == ' ' || end != two + 2) {
+            s++;
+            continue;
+        }
+        buf_add_char(out, (char)v);
+        s += 2;
+    }
+}
+
+/* Find the last command in text and fill the row's plan. Returns false for !refuse. */
+static bool script_plan(struct script_row *row, const char *text)
+{
+    const char *cmd = strrchr(text, '!');
+    size_t line = cmd ? strcspn(cmd, "\n\x01") : 0;
+    const char *arg = cmd ? memchr(cmd, ' ', line) : NULL;
+    long n = arg ? strtol(arg + 1, NULL, 10) : 0;
+    row->fail_at = -1;
+    row->fail_code = ERR_IO;
+    if (cmd && strncmp(cmd, "!say ", 5) == 0) {
+        buf_add(&row->script, cmd + 5, line - 5);
+    } else if (cmd && strncmp(cmd, "!hex ", 5) == 0) {
+        script_read_hex(&row->script, cmd + 5);
+    } else if (cmd && strncmp(cmd, "!count ", 7) == 0) {
+        for (long i = 0; i < n; i++)
+            buf_add_char(&row->script, (char)('0' + i % 10));
+    } else if (cmd && strncmp(cmd, "!fail ", 6) == 0) {
+        row->fail_at = (int32_t)n;
+        row->is_endless = true;
+    } else if (cmd && strncmp(cmd, "!nan", 4) == 0) {
+        row->fail_at = 0;
+        row->fail_code = ERR_NUMERIC;
+    } else if (cmd && strncmp(cmd, "!refuse", 7) == 0) {
+        return false;
+    } else if (cmd && strncmp(cmd, "!break", 6) == 0) {
+        row->breaks_step = true;
+    } else if (cmd && strncmp(cmd, "!forever", 8) == 0) {
+        row->is_endless = true;
+    } else {
+        size_t len = strlen(text);
+        buf_add(&row->script, text, len < 64 ? len : 64);
+    }
+    return true;
+}
+
+static enum err_code script_open(struct engine *e, const struct engine_request *req, row_id *out,
+                                 struct err *err)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    if (req->n_prompt + 1 > e->info.n_ctx)
+        return err_set(err, ERR_FULL, "the prompt has %d tokens, the context holds %d",
+                       req->n_prompt, e->info.n_ctx);
+    int32_t i = 0;
+    while (i < e->info.max_rows && s->rows[i].is_open)
+        i++;
+    if (i == e->info.max_rows)
+        return err_set(err, ERR_NOMEM, "no free row");
+    struct script_row *row = &s->rows[i];
+    *row = (struct script_row){ .is_open = true, .n_prompt = req->n_prompt };
+    buf_init(&row->script, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
+    buf_init(&row->text, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
+    struct buf text;
+    buf_init(&text, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
+    for (int32_t k = 0; k < req->n_prompt; k++)
+        buf_add_char(&text,
+                     req->prompt[k] == 0 || req->prompt[k] > 255 ? '\x01' : (char)req->prompt[k]);
+    bool is_fine = script_plan(row, text.data);
+    buf_release(&text);
+    int32_t room = e->info.n_ctx - req->n_prompt;
+    row->max_tokens = req->max_tokens < 0 || req->max_tokens > room ? room : req->max_tokens;
+    row->ignore_end = req->ignore_end;
+    row->n_logprobs = req->sample.n_logprobs;
+    row->n_stops = req->n_stops;
+    for (int32_t k = 0; k < req->n_stops; k++) {
+        row->stops[k] = mem_strndup(MEM_CAT_REQUEST, req->stops[k].data, req->stops[k].len);
+        row->stop_len[k] = req->stops[k].len;
+    }
+    s->n_open++;
+    *out = i;
+    if (is_fine)
+        return ERR_OK;
+    e->ops->close(e, i);
+    return err_set(err, ERR_INVALID, "refused as the script says");
+}
+
+static void script_close(struct engine *e, row_id id)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    struct script_row *row = &s->rows[id];
+    BUG_ON(!row->is_open);
+    buf_release(&row->script);
+    buf_release(&row->text);
+    for (int32_t k = 0; k < row->n_stops; k++)
+        mem_free(MEM_CAT_REQUEST, row->stops[k]);
+    row->is_open = false;
+    s->n_open--;
+}
+
+/* Earliest match in the text, else how many bytes at its end might still become one. */
+static bool script_match(struct script_row *row, struct engine_result *res)
+{
+    size_t best = row->text.len + 1, hold = 0;
+    for (int32_t k = 0; k < row->n_stops; k++) {
+        const char *p = memmem(row->text.data, row->text.len, row->stops[k], row->stop_len[k]);
+        if (p && (size_t)(p - row->text.data) < best) {
+            best = (size_t)(p - row->text.data);
+            res->stop_index = k;
+        }
+        for (size_t n = row->stop_len[k] - 1; n > hold; n--)
+            if (n <= row->text.len &&
+                memcmp(row->text.data + row->text.len - n, row->stops[k], n) == 0)
+                hold = n;
+    }
+    bool is_match = best <= row->text.len;
+    int64_t safe = (int64_t)(is_match ? best : row->text.len - hold);
+    if (safe > row->text_safe)
+        row->text_safe = safe;
+    return is_match;
+}
+
+static void script_emit(struct script_row *row, int32_t id)
+{
+    row->token = (struct engine_token){ .id = id, .logprob = -0.5f };
+    for (int32_t i = 0; i < row->n_logprobs; i++)
+        row->token.top[row->token.n_top++] =
+            (struct engine_logprob){ (id + i) % 256, -0.5f - (float)i };
+    buf_add_char(&row->text, (char)id);
+    row->n_tokens++;
+}
+
+static void script_decode(struct script_row *row, struct engine_result *res)
+{
+    if (row->n_tokens == row->fail_at) {
+        res->finish = FINISH_ERROR;
+        err_set(&res->err, row->fail_code,
+                row->fail_code == ERR_NUMERIC ? "non-finite logits" : "failed as the script says");
+        return;
+    }
+    bool is_over = (size_t)row->n_tokens >= row->script.len;
+    if (is_over && !row->is_endless && !row->ignore_end) {
+        res->finish = FINISH_END;
+        res->text_safe = row->text_safe = (int64_t)row->text.len;
+        return;
+    }
+    script_emit(row, is_over ? 'x' : (unsigned char)row->script.data[row->n_tokens]);
+    res->n_tokens = 1;
+    res->tokens = &row->token;
+    if (script_match(row, res)) {
+        res->finish = FINISH_STOP_STRING;
+    } else if (row->n_tokens >= row->max_tokens) {
+        res->finish = FINISH_LENGTH;
+        row->text_safe = (int64_t)row->text.len;
+    }
+    res->text_safe = row->text_safe;
+}
+
+static enum err_code script_step(struct engine *e, const struct engine_work *work, int32_t n,
+                                 struct engine_result *results, struct err *err)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    int64_t us = s->config.step_us;
+    int32_t n_tokens = 0;
+    for (int32_t i = 0; i < n; i++) {
+        n_tokens += work[i].n_prompt > 0 ? work[i].n_prompt : 1;
+        us += work[i].n_prompt * s->config.prompt_us;
+    }
+    BUG_ON(n_tokens > e->info.max_step_rows);
+    script_sleep(us);
+    for (int32_t i = 0; i < n; i++) {
+        struct script_row *row = &s->rows[work[i].row];
+        BUG_ON(!row->is_open || row->n_taken + work[i].n_prompt > row->n_prompt);
+        BUG_ON((work[i].n_prompt == 0) != (row->n_taken == row->n_prompt));
+        results[i] = (struct engine_result){ .row = work[i].row, .text_safe = row->text_safe };
+        row->n_taken += work[i].n_prompt;
+        if (row->breaks_step)
+            return err_set(err, ERR_IO, "the device is gone");
+        if (row->n_taken == row->n_prompt)
+            script_decode(row, &results[i]);
+    }
+    return ERR_OK;
+}
+
+static void script_free(struct engine *e)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    BUG_ON(s->n_open != 0); /* the scheduler closes what it opened */
+    mem_free(MEM_CAT_SERVER, s->rows);
+    mem_free(MEM_CAT_SERVER, s);
+}
+
+static const struct engine_ops script_ops = {
+    .open = script_open,
+    .step = script_step,
+    .close = script_close,
+    .free = script_free,
+};
+
+struct engine *engine_script_new(const struct engine_script_config *config)
+{
+    struct engine_script *s = mem_alloc(MEM_CAT_SERVER, sizeof(*s));
+    s->config = *config;
+    s->rows = mem_alloc(MEM_CAT_SERVER, sizeof(*s->rows) * (size_t)config->max_rows);
+    s->engine.ops = &script_ops;
+    s->engine.info = (struct engine_info){
+        .model_id = "script",
+        .fingerprint = "fp_000000000000",
+        .n_vocab = ENGINE_SCRIPT_TOKENS,
+        .n_ctx = config->n_ctx,
+        .n_ctx_train = config->n_ctx,
+        .max_rows = config->max_rows,
+        .max_step_rows = config->max_step_rows,
+        .created = 1764000000,
+    };
+    return &s->engine;
+}
+
+int32_t engine_script_rows(const struct engine *e)
+{
+    return ((const struct engine_script *)e)->n_open;
+}
