@@ -20,7 +20,7 @@ VERSION := 0.1.0
 CFLAGS := -std=c11 -D_GNU_SOURCE -DPLUMB_VERSION='"$(VERSION)"' -Isrc -Iinclude -Itests $(WARN) $(OPT_$(V)) \
 	-ffp-contract=off -fno-omit-frame-pointer -MMD -MP
 LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT_$(V)))
-LIBS := -levent -levent_pthreads -lyajl -lpcre2-8 -lutf8proc -lcrypto -lpthread -ledit
+LIBS := -levent -levent_pthreads -lyajl -lpcre2-8 -lutf8proc -lcrypto -lpthread -ledit -lm
 
 SRC := $(sort $(wildcard src/*/*.c src/*/*/*.c))
 OBJ := $(SRC:%.c=$(B)/%.o)

@@ -1,0 +1,65 @@
+/* ref_int.h - what the files of the reference backend share. */
+#ifndef PLUMB_KERNELS_REF_REF_INT_H
+#define PLUMB_KERNELS_REF_REF_INT_H
+
+#include "kernels/ref/ref.h"
+#include "tensor/group.h"
+
+#define REF_ROWS 64 /* rows of x that linear takes in one pass over the weights */
+
+struct weight {
+    struct weight_shape shape;
+    size_t row_bytes;
+    uint8_t *data; /* [out] rows as in the file */
+};
+
+/* A group of quantised activations. */
+struct ref_xgroup {
+    int8_t q[GROUP];
+    float d;
+    int32_t sum[2]; /* of q over each half */
+};
+
+struct ref_state {
+    uint8_t flags[BACKEND_ROWS_MAX]; /* 1: a non-finite value met this row since begin */
+    int n_rows;
+    int64_t max_in;       /* longest `in` packed so far; sizes the buffers below */
+    struct ref_xgroup *x; /* [REF_ROWS][max_in / GROUP] */
+    float *xf;            /* [REF_ROWS][max_in] */
+    struct group *w;      /* [max_in / GROUP] one weight row */
+    float *wf;            /* [max_in] one weight row */
+};
+
+static inline struct ref_state *ref_of(struct backend *be)
+{
+    return be->state;
+}
+
+/* Widen n stored elements (F16, BF16, F32). */
+void ref_widen(enum dtype type, const uint8_t *src, int64_t n, float *out);
+/* Sum of 16 lanes by the fixed tree: l + (l + 8), then 4, 2, 1. Overwrites lanes. */
+float ref_lane_sum(float lanes[16]);
+
+void ref_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);
+void ref_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w);
+
+void ref_add_bias(struct backend *be, struct tensor y, const float *b);
+void ref_rms_norm(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
+                  float eps);
+void ref_rope(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
+              const int32_t *pos);
+void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
+             enum glu_kind kind);
+void ref_add(struct backend *be, struct tensor y, struct tensor x);
+void ref_scale(struct backend *be, struct tensor y, float s);
+void ref_softcap(struct backend *be, struct tensor y, float cap);
+void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+
+size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);
+void ref_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
+                  const struct seq_view *seqs, int n_seqs);
+void ref_attention(struct backend *be, struct tensor out, struct tensor q,
+                   const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
+                   const struct attn_params *p);
+
+#endif

@@ -1,0 +1,106 @@
+/* Element-wise ops, norms and rotary embeddings of the reference backend. */
+#include "kernels/ref/ref_int.h"
+#include "tensor/fmath.h"
+
+#include <string.h>
+
+float ref_lane_sum(float lanes[16])
+{
+    for (int w = 8; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            lanes[i] += lanes[i + w];
+    return lanes[0];
+}
+
+void ref_add_bias(struct backend *be, struct tensor y, const float *b)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        for (int64_t i = 0; i < y.cols; i++)
+            y.data[t * y.stride + i] += b[i];
+}
+
+/* Sum of squares: 16 lanes, lane l takes elements l, l + 16, ... ascending; then the fixed tree. y = (x * r) * w. */
+static void norm_group(float *y, const float *x, const float *w, int n, float eps)
+{
+    float lanes[16] = { 0 };
+    for (int i = 0; i < n; i++)
+        lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
+    float r = 1.0f / sqrtf(ref_lane_sum(lanes) / (float)n + eps);
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] * r * w[i];
+}
+
+void ref_rms_norm(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
+                  float eps)
+{
+    for (int64_t t = 0; t < x.rows; t++)
+        for (int64_t c = 0; c < x.cols; c += n)
+            norm_group(y.data + t * y.stride + c, x.data + t * x.stride + c, w, n, eps);
+}
+
+static void rope_head(float *x, const struct rope *r, const float *cs, const float *sn)
+{
+    int half = r->n_dims / 2;
+    for (int i = 0; i < half; i++) {
+        int a = r->kind == ROPE_KIND_NEOX ? i : 2 * i;
+        int b = r->kind == ROPE_KIND_NEOX ? i + half : 2 * i + 1;
+        float xa = x[a], xb = x[b];
+        x[a] = fmaf(xa, cs[i], -(xb * sn[i]));
+        x[b] = fmaf(xa, sn[i], xb * cs[i]);
+    }
+}
+
+/* The angle pos * inv_freq is exact in double; sin and cos are rounded to f32, then scaled. */
+void ref_rope(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
+              const int32_t *pos)
+{
+    float cs[BACKEND_HEAD_DIM_MAX / 2], sn[BACKEND_HEAD_DIM_MAX / 2];
+    for (int64_t t = 0; t < x.rows; t++) {
+        for (int i = 0; i < r->n_dims / 2; i++) {
+            fmath_sincos((double)pos[t] * (double)r->inv_freq[i], &sn[i], &cs[i]);
+            sn[i] *= r->scale;
+            cs[i] *= r->scale;
+        }
+        for (int64_t h = 0; h < x.cols / head_dim; h++)
+            rope_head(x.data + t * x.stride + h * head_dim, r, cs, sn);
+    }
+}
+
+void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
+             enum glu_kind kind)
+{
+    for (int64_t t = 0; t < y.rows; t++) {
+        for (int64_t i = 0; i < y.cols; i++) {
+            float g = gate.data[t * gate.stride + i];
+            float a = kind == GLU_KIND_SILU ? fmath_silu(g) : fmath_gelu_tanh(g);
+            y.data[t * y.stride + i] = a * up.data[t * up.stride + i];
+        }
+    }
+}
+
+void ref_add(struct backend *be, struct tensor y, struct tensor x)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        for (int64_t i = 0; i < y.cols; i++)
+            y.data[t * y.stride + i] += x.data[t * x.stride + i];
+}
+
+void ref_scale(struct backend *be, struct tensor y, float s)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        for (int64_t i = 0; i < y.cols; i++)
+            y.data[t * y.stride + i] *= s;
+}
+
+void ref_softcap(struct backend *be, struct tensor y, float cap)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        for (int64_t i = 0; i < y.cols; i++)
+            y.data[t * y.stride + i] = cap * fmath_tanh(y.data[t * y.stride + i] / cap);
+}
+
+void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)
+{
+    for (int64_t i = 0; i < y.rows; i++)
+        memcpy(y.data + i * y.stride, x.data + rows[i] * x.stride, (size_t)y.cols * sizeof(float));
+}

@@ -1,0 +1,107 @@
+/* fmath.h - the project's own exp, tanh, log, sin and cos: the same bits on every machine and in every instruction set.
+ *
+ * Each function is a fixed sequence of IEEE additions, multiplications and fused multiply-adds in round-to-nearest; the vector
+ * kernels run the same sequence per lane. Polynomials: Chebyshev fits over the reduced range, coefficients rounded to f32 (to
+ * double for sin and cos). Errors against the exact value, measured over the whole range by tests/unit/t_fmath.c: at most
+ * 2 ulp for exp, tanh and log; sin and cos of the reduced angle are correctly rounded but for rare near-ties (0.51 ulp). */
+#ifndef PLUMB_TENSOR_FMATH_H
+#define PLUMB_TENSOR_FMATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* exp(x): n = rint(x / ln 2); r = x - n ln 2 in two parts; e^r = 1 + (r + r^2 P(r)); times 2^n, rounded once.
+ * Inputs are clamped to [FMATH_EXP_MIN, FMATH_EXP_MAX], beyond which the result is 0 or infinity anyway. */
+#define FMATH_LOG2E   0x1.715476p+0f
+#define FMATH_LN2_HI  0x1.62e4p-1f /* 16 bits: n * hi is exact */
+#define FMATH_LN2_LO  0x1.7f7d1cp-20f
+#define FMATH_RINT    12582912.0f /* 1.5 * 2^23: adding and subtracting it rounds to an integer */
+#define FMATH_EXP_MIN (-110.0f)
+#define FMATH_EXP_MAX 90.0f
+#define FMATH_EXP_P4  0x1.6d117cp-10f
+#define FMATH_EXP_P3  0x1.120be2p-7f
+#define FMATH_EXP_P2  0x1.555518p-5f
+#define FMATH_EXP_P1  0x1.5554dcp-3f
+#define FMATH_EXP_P0  0x1p-1f
+
+/* tanh of a = |x|, with the sign of x: a < 0.625: a + a z P(z), z = a^2; above: 1 - 2 / (exp(2a) + 1). */
+#define FMATH_TANH_SPLIT 0.625f
+#define FMATH_TANH_P4    -0x1.8f8de4p-8f
+#define FMATH_TANH_P3    0x1.58048ep-6f
+#define FMATH_TANH_P2    -0x1.b9258ap-5f
+#define FMATH_TANH_P1    0x1.110e1cp-3f
+#define FMATH_TANH_P0    -0x1.555552p-2f
+
+/* gelu in its tanh form: 0.5 g (1 + tanh(c (g + k g^3))). */
+#define FMATH_GELU_C 0x1.988454p-1f /* sqrt(2 / pi) */
+#define FMATH_GELU_K 0x1.6e4e26p-5f /* 0.044715 */
+
+static inline float fmath_pow2i(int32_t n) /* 2^n, -126 <= n <= 127 */
+{
+    uint32_t u = (uint32_t)(n + 127) << 23;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* x * 2^n with one rounding, |x| in [0.5, 2], -160 <= n <= 130. */
+static inline float fmath_scale2(float x, int32_t n)
+{
+    int32_t a = n >> 1; /* x * 2^a is exact, so only the second product rounds */
+    return x * fmath_pow2i(a) * fmath_pow2i(n - a);
+}
+
+static inline float fmath_exp(float x)
+{
+    if (x != x)
+        return x;
+    x = x < FMATH_EXP_MIN ? FMATH_EXP_MIN : x;
+    x = x > FMATH_EXP_MAX ? FMATH_EXP_MAX : x;
+    float n = fmaf(x, FMATH_LOG2E, FMATH_RINT) - FMATH_RINT;
+    float r = fmaf(n, -FMATH_LN2_HI, x);
+    r = fmaf(n, -FMATH_LN2_LO, r);
+    float p = fmaf(FMATH_EXP_P4, r, FMATH_EXP_P3);
+    p = fmaf(p, r, FMATH_EXP_P2);
+    p = fmaf(p, r, FMATH_EXP_P1);
+    p = fmaf(p, r, FMATH_EXP_P0);
+    p = fmaf(p, r * r, r);
+    return fmath_scale2(1.0f + p, (int32_t)n);
+}
+
+static inline float fmath_tanh(float x)
+{
+    float a = fabsf(x), y;
+    if (a < FMATH_TANH_SPLIT) {
+        float z = a * a;
+        float p = fmaf(FMATH_TANH_P4, z, FMATH_TANH_P3);
+        p = fmaf(p, z, FMATH_TANH_P2);
+        p = fmaf(p, z, FMATH_TANH_P1);
+        p = fmaf(p, z, FMATH_TANH_P0);
+        y = fmaf(a * z, p, a);
+    } else {
+        y = 1.0f - 2.0f / (fmath_exp(a + a) + 1.0f);
+    }
+    return copysignf(y, x);
+}
+
+/* g * sigmoid(g) */
+static inline float fmath_silu(float g)
+{
+    return g / (1.0f + fmath_exp(-g));
+}
+
+static inline float fmath_gelu_tanh(float g)
+{
+    float g3 = g * g * g;
+    float t = fmath_tanh(FMATH_GELU_C * fmaf(FMATH_GELU_K, g3, g));
+    return 0.5f * g * (1.0f + t);
+}
+
+/* Natural logarithm of x > 0, normal; 0 gives -infinity, a negative number NaN. */
+float fmath_log(float x);
+
+/* sin and cos of a, |a| <= 2^40: reduced in double by multiples of pi / 2, evaluated in double, rounded once to f32. */
+void fmath_sincos(double a, float *s, float *c);
+
+#endif
