@@ -1,0 +1,97 @@
+"""What ./check makes of each kind of runner: what passes, and what must not."""
+
+import importlib.util
+import pathlib
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("run_checks", ROOT / "tools/run_checks.py")
+rc = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(rc)
+
+CMOCKA = """[==========] Running 3 test(s).
+[ RUN      ] a
+[       OK ] a
+[==========] 3 test(s) run.
+[  PASSED  ] 3 test(s).
+"""
+CMOCKA_MIXED = """[==========] Running 4 test(s).
+skip: no-gpu: cuda
+[  SKIPPED ] b
+[  FAILED  ] c
+[==========] 4 test(s) run.
+[  PASSED  ] 2 test(s).
+[  SKIPPED ] 1 test(s), listed below:
+[  SKIPPED ] b
+[  FAILED  ] 1 test(s), listed below:
+[  FAILED  ] c
+
+ 1 FAILED TEST(S)
+"""
+
+
+@pytest.mark.parametrize("status, text, passed, failed, skips", [
+    (0, CMOCKA, 3, 0, []),
+    (0, CMOCKA + CMOCKA, 6, 0, []),
+    (1, CMOCKA_MIXED, 2, 1, ["no-gpu: cuda"]),
+    (0, CMOCKA_MIXED.replace("skip: no-gpu: cuda\n", ""), 2, 1, ["unnamed: t"]),
+    (1, CMOCKA, 3, 1, []),                                       # a leak after the last test
+    (-11, "[==========] Running 3 test(s).\n", 0, 1, []),        # a crash
+    (0, "[==========] Running 3 test(s).\n", 0, 2, []),          # ended early: none counted, three started
+    (None, "[==========] Running 3 test(s).\n", 0, 1, []),       # too long
+    (0, "", 0, 1, []),
+])
+def test_cmocka(status, text, passed, failed, skips):
+    r = rc.parse_cmocka("t", status, text)
+    assert (r.passed, r.failed, r.skips) == (passed, failed, skips), r.notes
+    assert len(r.notes) >= (r.failed > 0)
+
+
+@pytest.mark.parametrize("status, text, passed, failed, skips", [
+    (0, "a\n12 passed, 0 failed, 0 skipped\n", 12, 0, []),
+    (0, "skip: cpu-feature: amx\n12 passed, 0 failed, 1 skipped\n", 12, 0, ["cpu-feature: amx"]),
+    (0, "12 passed, 0 failed, 1 skipped\n", 12, 0, ["unnamed: t"]),
+    (1, "12 passed, 2 failed, 0 skipped\n", 12, 2, []),
+    (1, "12 passed, 0 failed, 0 skipped\n", 12, 1, []),
+    (-6, "12 passed, 0 failed, 0 skipped\n", 12, 1, []),
+    (0, "done\n", 0, 1, []),
+    (0, "0 passed, 0 failed, 0 skipped\n", 0, 1, []),
+    (None, "", 0, 1, []),
+])
+def test_line(status, text, passed, failed, skips):
+    r = rc.parse_line("t", status, text)
+    assert (r.passed, r.failed, r.skips) == (passed, failed, skips), r.notes
+
+
+@pytest.mark.parametrize("quick, skip, failed", [
+    (False, "no-gpu: x", 0),
+    (False, "no-shared-data", 0),
+    (False, "model-not-fetched: gemma3-270m", 1),
+    (True, "model-not-fetched: gemma3-270m", 0),
+    (True, "slow today", 1),
+    (True, "unnamed: t", 1),
+])
+def test_an_unknown_skip_fails(quick, skip, failed, capsys):
+    args = rc.argparse.Namespace(quick=quick, only=None, list=False)
+    checks = rc.Checks(args)
+    checks.total.passed, checks.total.skips = 5, [skip]
+    assert checks.finish(1) == failed
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last == f"5 passed, {failed} failed, {1 - failed} skipped"
+
+
+def test_run_ends_what_takes_too_long_and_what_is_left_behind(tmp_path):
+    log = tmp_path / "log"
+    assert rc.run(["sleep", "30"], log, 0.2) is None
+    assert rc.run(["bash", "-c", "sleep 30 & echo $! >" + str(tmp_path / "pid")], log, 20) == 0
+    pid = int((tmp_path / "pid").read_text())
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    for _ in range(100):  # the kill is sent, not waited for
+        if not stat.exists() or stat.read_text().split(")")[1].split()[0] in "ZX":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail(f"process {pid} is still there")
+    assert rc.run(["bash", "-c", "kill -SEGV $$"], log, 20) == -11
