@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const struct cli_verb *const verbs[] = {
+    &cmd_inspect,
     &cmd_version,
 };
 

@@ -1,5 +1,4 @@
 /* weights.c - opening one file or a split set, and reading what was found. */
-#include "base/utf8.h"
 #include "weights/weights_int.h"
 
 #include <inttypes.h>
@@ -9,93 +8,6 @@
 
 /* A nested array takes 12 bytes of the file and 64 here; everything else takes less. */
 #define WEIGHTS_ARENA_FACTOR 8
-
-static const struct {
-    const char *name;
-    size_t bytes;
-} meta_types[] = {
-    [META_TYPE_U8] = { "u8", 1 },         [META_TYPE_I8] = { "i8", 1 },
-    [META_TYPE_U16] = { "u16", 2 },       [META_TYPE_I16] = { "i16", 2 },
-    [META_TYPE_U32] = { "u32", 4 },       [META_TYPE_I32] = { "i32", 4 },
-    [META_TYPE_F32] = { "f32", 4 },       [META_TYPE_BOOL] = { "bool", 1 },
-    [META_TYPE_STRING] = { "string", 0 }, [META_TYPE_ARRAY] = { "array", 0 },
-    [META_TYPE_U64] = { "u64", 8 },       [META_TYPE_I64] = { "i64", 8 },
-    [META_TYPE_F64] = { "f64", 8 },
-};
-
-const char *meta_type_name(enum meta_type type)
-{
-    BUG_ON((unsigned)type >= ARRAY_LEN(meta_types));
-    return meta_types[type].name;
-}
-
-size_t meta_scalar_bytes(enum meta_type type)
-{
-    BUG_ON((unsigned)type >= ARRAY_LEN(meta_types));
-    return meta_types[type].bytes;
-}
-
-static bool meta_is_signed(enum meta_type type)
-{
-    return type == META_TYPE_I8 || type == META_TYPE_I16 || type == META_TYPE_I32 ||
-           type == META_TYPE_I64;
-}
-
-static bool meta_is_float(enum meta_type type)
-{
-    return type == META_TYPE_F32 || type == META_TYPE_F64;
-}
-
-void meta_scalar(enum meta_type type, const uint8_t *p, struct meta_value *out)
-{
-    size_t n = meta_scalar_bytes(type);
-    BUG_ON(n == 0);
-    out->type = type;
-    if (type == META_TYPE_F32) {
-        float f;
-        memcpy(&f, p, 4);
-        out->f = f;
-    } else if (type == META_TYPE_F64) {
-        memcpy(&out->f, p, 8);
-    } else {
-        uint64_t u = 0;
-        memcpy(&u, p, n); /* little-endian host: blocks.h asserts it */
-        if (meta_is_signed(type) && n < 8 && u >> (8 * n - 1))
-            u |= ~(uint64_t)0 << 8 * n;
-        out->u = u;
-    }
-}
-
-void meta_array_at(const struct meta_value *v, uint64_t i, struct meta_value *out)
-{
-    BUG_ON(v->type != META_TYPE_ARRAY || i >= v->array.n);
-    if (v->array.type == META_TYPE_ARRAY)
-        *out = v->array.values[i];
-    else if (v->array.type == META_TYPE_STRING)
-        *out = (struct meta_value){ .type = META_TYPE_STRING, .s = v->array.strs[i] };
-    else
-        meta_scalar(v->array.type, v->array.data + i * meta_scalar_bytes(v->array.type), out);
-}
-
-const char *meta_quote(char out[META_QUOTE_MAX], const char *s, size_t n)
-{
-    size_t pos = 0, i = 0;
-    out[pos++] = '\'';
-    while (i < n && pos < META_QUOTE_MAX - 16) {
-        uint32_t cp;
-        size_t len = utf8_decode(s + i, n - i, &cp);
-        if (len == 0 || cp < 0x20 || (cp >= 0x7F && cp < 0xA0)) {
-            pos += (size_t)snprintf(out + pos, 5, "\\x%02X", (unsigned char)s[i]);
-            i++;
-        } else {
-            memcpy(out + pos, s + i, len);
-            pos += len;
-            i += len;
-        }
-    }
-    snprintf(out + pos, META_QUOTE_MAX - pos, "%s'", i < n ? "..." : "");
-    return out;
-}
 
 /* --- open and close --- */
 
@@ -191,10 +103,9 @@ static enum err_code weights_split_key(const struct weights *w, int i, const cha
     if (at < 0)
         return ERR_OK;
     const struct meta_value *v = &meta->entries[at].value;
-    if (meta_is_float(v->type) || v->type > META_TYPE_F32)
-        if (v->type != META_TYPE_U64 && v->type != META_TYPE_I64)
-            return err_set(err, ERR_INVALID, "%s: key '%s' is of type %s, want an integer",
-                           w->files[i].image.name, key, meta_type_name(v->type));
+    if (!meta_is_int(v->type))
+        return err_set(err, ERR_INVALID, "%s: key '%s' is of type %s, want an integer",
+                       w->files[i].image.name, key, meta_type_name(v->type));
     if (v->u > (uint64_t)max)
         return err_set(err, ERR_INVALID, "%s: key '%s' is %" PRId64 ", want 0 to %" PRId64,
                        w->files[i].image.name, key, v->i, max);
@@ -415,17 +326,11 @@ static enum err_code weights_wrong_type(const struct weights *w, const char *key
                    key, meta_type_name(v->type), want);
 }
 
-static bool meta_is_int(const struct meta_value *v)
-{
-    return !meta_is_float(v->type) && v->type != META_TYPE_STRING && v->type != META_TYPE_ARRAY &&
-           v->type != META_TYPE_BOOL;
-}
-
 static enum err_code weights_value_int(const struct weights *w, const char *key,
                                        const struct meta_value *v, int64_t min, int64_t max,
                                        int64_t *out, struct err *err)
 {
-    if (!meta_is_int(v))
+    if (!meta_is_int(v->type))
         return weights_wrong_type(w, key, v, "an integer", err);
     if (v->type == META_TYPE_U64 && v->u > INT64_MAX)
         return err_set(err, ERR_INVALID,
@@ -464,7 +369,7 @@ enum err_code weights_float_or(const struct weights *w, const char *key, double 
         *out = fallback;
         return ERR_OK;
     }
-    if (!meta_is_float(v->type) && !meta_is_int(v))
+    if (!meta_is_float(v->type) && !meta_is_int(v->type))
         return weights_wrong_type(w, key, v, "a number", err);
     double f = meta_is_float(v->type)    ? v->f
                : meta_is_signed(v->type) ? (double)v->i

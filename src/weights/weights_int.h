@@ -53,6 +53,10 @@ enum err_code gguf_read(struct weights *w, int file_i, struct err *err) MUST_CHE
 void meta_scalar(enum meta_type type, const uint8_t *p, struct meta_value *out);
 size_t meta_scalar_bytes(enum meta_type type); /* 0 for string and array */
 
+bool meta_is_int(enum meta_type type); /* bool is none */
+bool meta_is_signed(enum meta_type type);
+bool meta_is_float(enum meta_type type);
+
 /* s[0..n) between quotes for an error text: control and ill-formed bytes as \xNN, cut with "..." after about 60 bytes. */
 #define META_QUOTE_MAX 80
 const char *meta_quote(char out[META_QUOTE_MAX], const char *s, size_t n);
