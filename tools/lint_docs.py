@@ -8,7 +8,7 @@ import sys
 
 from lint_common import ROOT, read, report, tracked
 
-PATH = re.compile(r"`((?:src|tests|tools|docs|include|\.ci)/[\w./-]+)`")
+PATH = re.compile(r"(?:src|tests|tools|docs|include|\.ci)/[\w./-]+")
 found = []
 files = tracked()
 known = set(files) | {"/".join(p.split("/")[:i]) for p in files for i in range(1, p.count("/") + 1)}
@@ -34,13 +34,14 @@ for page in pages:
             found.append(f"{where}: {link} leads nowhere")
         elif anchor and anchor not in anchors(str(full.resolve().relative_to(ROOT))):
             found.append(f"{where}: {link}: no such heading")
-    for m in PATH.finditer(prose):
-        if m[1].rstrip("/") not in known and "X" not in m[1]:
-            found.append(f"{page}:{prose.count(chr(10), 0, m.start()) + 1}: {m[1]} does not exist")
-    for m in re.finditer(r"`make ((?:[A-Za-z-]+=?\S* ?)+)`", prose):
-        for word in m[1].split():
-            if "=" not in word and not word.startswith("-") and word not in targets:
-                found.append(f"{page}:{prose.count(chr(10), 0, m.start()) + 1}: make {word}: no such target")
+    for m in re.finditer(r"`([^`\n]+)`", prose):
+        where, code = f"{page}:{prose.count(chr(10), 0, m.start()) + 1}", m[1]
+        if PATH.fullmatch(code) and code.rstrip("/") not in known and "X" not in code:
+            found.append(f"{where}: {code} does not exist")
+        if code.startswith("make "):
+            for word in code.split()[1:]:
+                if "=" not in word and not word.startswith("-") and word not in targets:
+                    found.append(f"{where}: make {word}: no such target")
 if (ROOT / "build/release/plumb").exists():
     r = subprocess.run([sys.executable, "tools/gen-cli-docs", "--check"], cwd=ROOT, capture_output=True, text=True)
     if r.returncode:

@@ -31,7 +31,8 @@ for p in c_files():
     stem = ISA.sub("", pathlib.PurePath(p).stem)
     modules[d] |= {stem, stem.split("_")[0], parts[1], parts[-2]}
     if p.endswith(".h"):
-        modules[d] |= set(re.findall(r"^(?:struct|enum|union) (\w+)", code, re.M))
+        types = re.findall(r"^(?:struct|enum|union) (\w+)", code, re.M)
+        modules[d] |= set(types) | {t.split("_")[0] for t in types}
 
 objects = sorted(o for o in (BUILD / "src").rglob("*.o") if (ROOT / o.relative_to(BUILD).with_suffix(".c")).exists())
 if not objects:
