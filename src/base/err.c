@@ -38,15 +38,20 @@ enum err_code err_prefix(struct err *err, enum err_code code, const char *fmt, .
 {
     if (err) {
         char old[ERR_TEXT_MAX];
-        char head[ERR_TEXT_MAX];
+        char head[ERR_TEXT_MAX - 2]; /* leaves room for ": " */
         va_list ap;
         memcpy(old, err->text, sizeof(old));
         va_start(ap, fmt);
         vsnprintf(head, sizeof(head), fmt, ap);
         va_end(ap);
-        size_t n = strnlen(head, sizeof(err->text) - 3);
+        err_trim(head, sizeof(head));
+        size_t n = strlen(head);
         memcpy(err->text, head, n);
-        snprintf(err->text + n, sizeof(err->text) - n, ": %s", old);
+        memcpy(err->text + n, ": ", 2);
+        n += 2;
+        size_t rest = strnlen(old, sizeof(err->text) - 1 - n);
+        memcpy(err->text + n, old, rest);
+        err->text[n + rest] = '\0';
         err_trim(err->text, sizeof(err->text));
         code = err->code;
     }
