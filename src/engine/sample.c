@@ -1,0 +1,468 @@
+#include "engine/sample.h"
+#include "base/dmath.h"
+#include "base/philox.h"
+
+#include <math.h>
+
+#define SAMPLE_SORT_MIN \
+    64 /* candidates sorted at a time, doubling: most draws end within the first lot */
+
+/* The candidates of one choice: keys in (logit descending, id ascending) order once sorted, that is ascending as integers. */
+struct cands {
+    uint64_t *keys; /* [n]; the first n_sorted are the least of all, in order */
+    uint64_t *tmp;  /* [n] scratch */
+    int32_t n, n_sorted;
+    float max;   /* greatest logit */
+    bool is_cut; /* some filter removed something: keys no longer hold every allowed id */
+};
+
+enum err_code sampler_init(struct sampler *s, int32_t n_vocab, struct err *err)
+{
+    *s = (struct sampler){ .n_vocab = n_vocab };
+    size_t n = (size_t)n_vocab;
+    s->weights = mem_try_big(MEM_CAT_SCRATCH, n * sizeof(*s->weights));
+    s->keys = mem_try_big(MEM_CAT_SCRATCH, n * sizeof(*s->keys));
+    s->tmp = mem_try_big(MEM_CAT_SCRATCH, n * sizeof(*s->tmp));
+    s->alt = mem_try_big(MEM_CAT_SCRATCH, n * sizeof(*s->alt));
+    s->counts = mem_try_big(MEM_CAT_SCRATCH, n * sizeof(*s->counts));
+    if (s->weights && s->keys && s->tmp && s->alt && s->counts)
+        return ERR_OK;
+    sampler_release(s);
+    return err_set(err, ERR_NOMEM, "sampler: no memory for a vocabulary of %d", n_vocab);
+}
+
+void sampler_release(struct sampler *s)
+{
+    size_t n = (size_t)s->n_vocab;
+    mem_free_big(MEM_CAT_SCRATCH, s->weights, n * sizeof(*s->weights));
+    mem_free_big(MEM_CAT_SCRATCH, s->keys, n * sizeof(*s->keys));
+    mem_free_big(MEM_CAT_SCRATCH, s->tmp, n * sizeof(*s->tmp));
+    mem_free_big(MEM_CAT_SCRATCH, s->alt, n * sizeof(*s->alt));
+    mem_free_big(MEM_CAT_SCRATCH, s->counts, n * sizeof(*s->counts));
+    *s = (struct sampler){ 0 };
+}
+
+/* --- parameters --- */
+
+struct sample_range {
+    const char *name;
+    float value, min, max;
+};
+
+enum err_code sample_params_check(const struct sample_params *p, int32_t n_vocab, struct err *err)
+{
+    const struct sample_range ranges[] = {
+        { "temperature", p->temperature, 0, 100 },
+        { "top_p", p->top_p, 0, 1 },
+        { "min_p", p->min_p, 0, 1 },
+        { "typical_p", p->typical_p, 0, 1 },
+        { "xtc_probability", p->xtc_probability, 0, 1 },
+        { "xtc_threshold", p->xtc_threshold, 0, 1 },
+        { "repetition_penalty", p->repetition_penalty, 0.01f, 100 },
+        { "presence_penalty", p->presence_penalty, -100, 100 },
+        { "frequency_penalty", p->frequency_penalty, -100, 100 },
+        { "top_k", (float)p->top_k, 0, 2147483648.0f },
+        { "penalty_last_n", (float)p->penalty_last_n, 0, 2147483648.0f },
+        { "n_logprobs", (float)p->n_logprobs, -1, ENGINE_LOGPROBS_MAX },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        const struct sample_range *r = &ranges[i];
+        if (!(r->value >= r->min && r->value <= r->max))
+            return err_set(err, ERR_INVALID, "%s: %g is not in [%g, %g]", r->name, (double)r->value,
+                           (double)r->min, (double)r->max);
+    }
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        const struct logit_bias *b = &p->bias[i];
+        if (b->id < 0 || b->id >= n_vocab)
+            return err_set(err, ERR_INVALID, "logit_bias: token id %d is not in [0, %d)", b->id,
+                           n_vocab);
+        if (!(b->bias >= -1e9f && b->bias <= 1e9f))
+            return err_set(err, ERR_INVALID, "logit_bias: %g for token %d is not in [-1e9, 1e9]",
+                           (double)b->bias, b->id);
+    }
+    return ERR_OK;
+}
+
+/* --- logits --- */
+
+static enum err_code sample_check_finite(const float *logits, int32_t n, struct err *err)
+{
+    uint32_t bad = 0;
+    for (int32_t i = 0; i < n; i++) /* no branch inside: this is vector code */
+        bad |= (dmath_f32_bits(logits[i]) & 0x7f800000u) == 0x7f800000u;
+    if (!bad)
+        return ERR_OK;
+    int32_t i = 0;
+    while (isfinite(logits[i]))
+        i++;
+    return err_set(err, ERR_NUMERIC,
+                   "non-finite logits: token %d has %g; the model file may be damaged", i,
+                   (double)logits[i]);
+}
+
+static void sample_bias(float *logits, const struct sample_params *p)
+{
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        float *l = &logits[p->bias[i].id];
+        *l = p->bias[i].bias <= -100 ? -INFINITY : *l + p->bias[i].bias;
+    }
+}
+
+static void sample_penalties(struct sampler *s, float *logits, const struct sample_params *p,
+                             const struct sample_context *ctx)
+{
+    if (p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0)
+        return;
+    int32_t n = ctx->n_history;
+    if (p->penalty_last_n > 0 && p->penalty_last_n < n)
+        n = p->penalty_last_n;
+    const int32_t *ids = ctx->history + (ctx->n_history - n);
+    for (int32_t i = 0; i < n; i++)
+        s->counts[ids[i]]++;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t count = s->counts[ids[i]];
+        if (count == 0)
+            continue; /* seen already */
+        s->counts[ids[i]] = 0;
+        float *l = &logits[ids[i]];
+        *l = *l > 0 ? *l / p->repetition_penalty : *l * p->repetition_penalty;
+        *l -= (float)count * p->frequency_penalty;
+        *l -= p->presence_penalty;
+    }
+}
+
+static void sample_mask(float *logits, int32_t n, const uint32_t *mask)
+{
+    if (!mask)
+        return;
+    for (int32_t i = 0; i < n; i++)
+        if (!(mask[i >> 5] >> (i & 31) & 1))
+            logits[i] = -INFINITY;
+}
+
+int32_t sample_argmax(const float *logits, int32_t n_vocab)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n_vocab; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+/* weights[i] = exp((logits[i] - max) / t); returns their sum, over four lanes (id mod 4) that are added as (0+1)+(2+3). */
+static double sample_weigh(const float *logits, int32_t n, float max, float t, float *weights)
+{
+    for (int32_t i = 0; i < n; i++)
+        weights[i] = dmath_expf((logits[i] - max) / t);
+    double lane[4] = { 0 };
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int j = 0; j < 4; j++)
+            lane[j] += (double)weights[i + j];
+    for (int j = 0; i < n; i++, j++)
+        lane[j] += (double)weights[i];
+    return (lane[0] + lane[1]) + (lane[2] + lane[3]);
+}
+
+float sample_logprob(struct sampler *s, const float *logits, int32_t id)
+{
+    float max = logits[sample_argmax(logits, s->n_vocab)];
+    double total = sample_weigh(logits, s->n_vocab, max, 1, s->weights);
+    return (float)((double)(logits[id] - max) - dmath_log(total));
+}
+
+/* --- candidates in order --- */
+
+static uint64_t cand_key(float logit, int32_t id)
+{
+    uint32_t u = dmath_f32_bits(logit + 0.0f);  /* -0 becomes +0: they tie */
+    u = u & 0x80000000u ? ~u : u | 0x80000000u; /* ascending as integers */
+    return (uint64_t)~u << 32 | (uint32_t)id;
+}
+
+static float cand_logit(uint64_t key)
+{
+    uint32_t u = ~(uint32_t)(key >> 32);
+    return dmath_bits_f32(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+}
+
+static int32_t cand_id(uint64_t key)
+{
+    return (int32_t)(uint32_t)key;
+}
+
+static float cand_weight(const struct cands *c, int32_t i)
+{
+    return dmath_expf(cand_logit(c->keys[i]) - c->max);
+}
+
+/* Merge sort, from runs of 8 by insertion; tmp [n]. */
+static void cands_sort_keys(uint64_t *keys, uint64_t *tmp, int32_t n)
+{
+    for (int32_t a = 0; a < n; a += 8) {
+        int32_t b = a + 8 < n ? a + 8 : n;
+        for (int32_t i = a + 1; i < b; i++) {
+            uint64_t k = keys[i];
+            int32_t j = i;
+            for (; j > a && keys[j - 1] > k; j--)
+                keys[j] = keys[j - 1];
+            keys[j] = k;
+        }
+    }
+    for (int32_t width = 8; width < n; width *= 2) {
+        for (int32_t a = 0; a < n; a += 2 * width) {
+            int32_t mid = n - a > width ? a + width : n;
+            int32_t end = n - mid > width ? mid + width : n;
+            int32_t i = a, j = mid;
+            for (int32_t o = a; o < end; o++)
+                tmp[o] = j >= end || (i < mid && keys[i] <= keys[j]) ? keys[i++] : keys[j++];
+        }
+        memcpy(keys, tmp, (size_t)n * sizeof(*keys));
+    }
+}
+
+/* Make the first `want` candidates (or all) sorted. The next lot is found by a histogram of the keys' top bits, so the cost is
+ * linear in n with a small factor and no input is bad. */
+static void cands_sort(struct cands *c, int32_t want)
+{
+    if (want > c->n)
+        want = c->n;
+    if (want <= c->n_sorted)
+        return;
+    int32_t need = want - c->n_sorted;
+    if (need < c->n_sorted)
+        need = c->n_sorted;
+    if (need < SAMPLE_SORT_MIN)
+        need = SAMPLE_SORT_MIN;
+    uint64_t *keys = c->keys + c->n_sorted;
+    int32_t n = c->n - c->n_sorted, m = n;
+    if (need < n) {
+        int32_t histogram[4096] = { 0 };
+        for (int32_t i = 0; i < n; i++)
+            histogram[keys[i] >> 52]++;
+        uint64_t last = 0;
+        int32_t sum = histogram[0];
+        while (sum < need)
+            sum += histogram[++last];
+        m = 0;
+        for (int32_t i = 0; i < n; i++) {
+            if (keys[i] >> 52 > last)
+                continue;
+            uint64_t k = keys[i];
+            keys[i] = keys[m];
+            keys[m++] = k;
+        }
+    }
+    cands_sort_keys(keys, c->tmp, m);
+    c->n_sorted += m;
+}
+
+/* Keep the first n, which are sorted. */
+static void cands_cut(struct cands *c, int32_t n)
+{
+    BUG_ON(n < 1 || n > c->n);
+    if (n == c->n)
+        return;
+    cands_sort(c, n);
+    c->n = n;
+    c->n_sorted = n;
+    c->is_cut = true;
+}
+
+/* --- filters: each takes the sum of the weights left and returns the new one --- */
+
+static double sample_top_p(struct cands *c, float top_p, double sum)
+{
+    if (top_p >= 1)
+        return sum;
+    double kept = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        cands_sort(c, i + 1);
+        kept += (double)cand_weight(c, i);
+        if (kept >= (double)top_p * sum) {
+            cands_cut(c, i + 1);
+            return kept;
+        }
+    }
+    return sum;
+}
+
+static double sample_min_p(struct cands *c, float min_p, double sum)
+{
+    if (min_p <= 0)
+        return sum;
+    double kept = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        cands_sort(c, i + 1);
+        float w = cand_weight(c, i);
+        if (i > 0 && w < min_p) {
+            cands_cut(c, i);
+            return kept;
+        }
+        kept += (double)w;
+    }
+    return sum;
+}
+
+/* Locally typical sampling (Meister et al. 2022): candidates by |surprise - entropy|, the least first, until typical_p is
+ * reached; ties to the better logit. */
+static double sample_typical(struct cands *c, float typical_p, double sum, uint64_t *alt)
+{
+    if (typical_p >= 1)
+        return sum;
+    cands_sort(c, c->n);
+    double log_sum = dmath_log(sum), entropy = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        double w = (double)cand_weight(c, i);
+        if (w > 0)
+            entropy -= w / sum * ((double)(cand_logit(c->keys[i]) - c->max) - log_sum);
+    }
+    for (int32_t i = 0; i < c->n; i++) {
+        double surprise = log_sum - (double)(cand_logit(c->keys[i]) - c->max);
+        float d = (float)(surprise > entropy ? surprise - entropy : entropy - surprise);
+        alt[i] = (uint64_t)dmath_f32_bits(d) << 32 | (uint32_t)i; /* d >= 0: its bits ascend */
+    }
+    cands_sort_keys(alt, c->tmp, c->n);
+    double kept = 0;
+    int32_t n = 0;
+    while (n < c->n && (n == 0 || kept < (double)typical_p * sum)) {
+        alt[n] = (uint32_t)alt[n];
+        kept += (double)cand_weight(c, (int32_t)alt[n++]);
+    }
+    cands_sort_keys(alt, c->tmp, n); /* back in rank order */
+    for (int32_t i = 0; i < n; i++)
+        c->keys[i] = c->keys[alt[i]];
+    c->is_cut = c->is_cut || n < c->n;
+    c->n = n;
+    c->n_sorted = n;
+    return kept;
+}
+
+static bool sample_is_kept(const struct sample_context *ctx, int32_t id)
+{
+    for (int32_t i = 0; i < ctx->n_keep; i++)
+        if (ctx->keep[i] == id)
+            return true;
+    return false;
+}
+
+/* XTC ("exclude top choices", p-e-w 2024): with the given probability, of the candidates that reach the threshold all but the
+ * least likely are removed; end ids and newlines never. */
+static void sample_xtc(struct cands *c, const struct sample_params *p,
+                       const struct sample_context *ctx, double sum)
+{
+    if (p->xtc_probability <= 0 || p->xtc_threshold > 0.5f)
+        return;
+    if (philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_XTC) >=
+        p->xtc_probability)
+        return;
+    int32_t n_over = 0;
+    while (n_over < c->n) {
+        cands_sort(c, n_over + 1);
+        if ((double)cand_weight(c, n_over) < (double)p->xtc_threshold * sum)
+            break;
+        n_over++;
+    }
+    if (n_over < 2)
+        return;
+    cands_sort(c, c->n); /* the rest moves up, so that the draw can go on in rank order */
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        if (i >= n_over - 1 || sample_is_kept(ctx, cand_id(c->keys[i])))
+            c->keys[n++] = c->keys[i];
+    c->is_cut = c->is_cut || n < c->n;
+    c->n = n;
+    c->n_sorted = n;
+}
+
+/* --- the choice --- */
+
+/* Draw by the weights at temperature t: the first candidate in rank order at which the running sum passes u * total. */
+static int32_t sample_draw(struct sampler *s, struct cands *c, const float *logits,
+                           const struct sample_params *p, const struct sample_context *ctx)
+{
+    float t = p->temperature;
+    float max = c->is_cut ? cand_logit(c->keys[0]) : c->max;
+    double total = 0;
+    if (c->is_cut)
+        for (int32_t i = 0; i < c->n; i++)
+            total += (double)dmath_expf((cand_logit(c->keys[i]) - max) / t);
+    else
+        total = sample_weigh(logits, s->n_vocab, max, t, s->weights);
+    double target =
+        (double)philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_TOKEN) *
+        total;
+    double sum = 0;
+    int32_t last = 0; /* rounding may leave the target just above the last sum */
+    for (int32_t i = 0; i < c->n; i++) {
+        cands_sort(c, i + 1);
+        float w = dmath_expf((cand_logit(c->keys[i]) - max) / t);
+        sum += (double)w;
+        if (w > 0)
+            last = i;
+        if (sum > target)
+            return cand_id(c->keys[i]);
+    }
+    return cand_id(c->keys[last]);
+}
+
+static void cands_init(struct cands *c, struct sampler *s, const float *logits, float max)
+{
+    *c = (struct cands){ .keys = s->keys, .tmp = s->tmp, .max = max };
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (logits[i] != -INFINITY)
+            c->keys[c->n++] = cand_key(logits[i], i);
+}
+
+static void sample_capture(struct cands *c, double log_sum, int32_t n, struct engine_token *out)
+{
+    cands_sort(c, n);
+    out->n_top = n < c->n ? n : c->n;
+    for (int32_t i = 0; i < out->n_top; i++) {
+        out->top[i].id = cand_id(c->keys[i]);
+        out->top[i].logprob = (float)((double)(cand_logit(c->keys[i]) - c->max) - log_sum);
+    }
+}
+
+enum err_code sample_token(struct sampler *s, float *logits, const struct sample_params *p,
+                           const struct sample_context *ctx, struct engine_token *out,
+                           struct err *err)
+{
+    enum err_code code = sample_check_finite(logits, s->n_vocab, err);
+    if (code)
+        return code;
+    sample_bias(logits, p);
+    sample_penalties(s, logits, p, ctx);
+    sample_mask(logits, s->n_vocab, ctx->mask);
+
+    int32_t best = sample_argmax(logits, s->n_vocab);
+    float max = logits[best];
+    if (max == -INFINITY)
+        return err_set(err, ERR_NUMERIC, "no token is left to choose from: all %d are excluded",
+                       s->n_vocab);
+    out->id = best;
+    out->n_top = 0;
+    out->logprob = 0;
+    bool is_greedy = p->temperature == 0;
+    if (is_greedy && p->n_logprobs < 0)
+        return ERR_OK;
+
+    struct cands c;
+    cands_init(&c, s, logits, max);
+    double sum = sample_weigh(logits, s->n_vocab, max, 1, s->weights);
+    double log_sum = dmath_log(sum);
+    if (p->n_logprobs >= 0)
+        sample_capture(&c, log_sum, p->n_logprobs, out);
+    if (!is_greedy) {
+        sum = sample_top_p(&c, p->top_p, sum);
+        sum = sample_min_p(&c, p->min_p, sum);
+        sum = sample_typical(&c, p->typical_p, sum, s->alt);
+        sample_xtc(&c, p, ctx, sum);
+        if (p->top_k > 0 && p->top_k < c.n)
+            cands_cut(&c, p->top_k);
+        out->id = sample_draw(s, &c, logits, p, ctx);
+    }
+    if (p->n_logprobs >= 0)
+        out->logprob = (float)((double)(logits[out->id] - max) - log_sum);
+    return ERR_OK;
+}
