@@ -1,0 +1,120 @@
+/* block.c - the pieces that the families' steps are written in. */
+#include "model/model_int.h"
+#include "tensor/ops.h"
+
+#include <string.h>
+
+void block_embed(const struct model *m, struct model_step *st)
+{
+    st->x = tensor_of(st->scratch->x, st->n_rows, m->width);
+    st->h = tensor_of(st->scratch->h, st->n_rows, m->width);
+    ops_embed(m->be, st->x, m->embed, st->ids);
+    if (m->embed_scale != 1)
+        ops_scale(m->be, st->x, m->embed_scale);
+}
+
+void block_norm(const struct model *m, struct model_step *st, const float *w)
+{
+    ops_rms_norm(m->be, st->h, st->x, w, (int)m->width, m->eps);
+}
+
+void block_post_norm(const struct model *m, struct model_step *st, const float *w)
+{
+    ops_rms_norm(m->be, st->h, st->h, w, (int)m->width, m->eps);
+}
+
+void block_add(const struct model *m, struct model_step *st)
+{
+    ops_add(m->be, st->x, st->h);
+}
+
+/* From here on only the rows whose logits are wanted: att and x shrink to them. The backend's row flags go by the row numbers of
+ * its tensors, so the flags so far are fetched first. */
+static void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
+{
+    ops_failed(m->be, st->failed);
+    ops_begin(m->be, st->n_out);
+    struct tensor att_out = tensor_of(st->scratch->att_out, st->n_out, att->cols);
+    struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, m->width);
+    ops_gather(m->be, att_out, *att, st->out_rows);
+    ops_gather(m->be, x_out, st->x, st->out_rows);
+    *att = att_out;
+    st->x = x_out;
+    st->h = tensor_of(st->scratch->h, st->n_out, m->width);
+}
+
+bool block_attn(const struct model *m, struct model_step *st, int layer_i)
+{
+    const struct model_layer *l = &m->layers[layer_i];
+    const struct seq_view *seqs = st->seqs[l->group];
+    struct kv_layer *kv = &st->kv[layer_i];
+    struct model_scratch *s = st->scratch;
+    int64_t rows = st->n_rows, head = m->head_dim;
+    struct tensor q = tensor_of(s->q, rows, m->n_heads * head);
+    struct tensor k = tensor_of(s->k, rows, m->n_kv_heads * head);
+    struct tensor v = tensor_of(s->v, rows, m->n_kv_heads * head);
+    struct tensor att = tensor_of(s->att, rows, m->n_heads * head);
+
+    ops_linear_many(m->be, 3, (const struct tensor[]){ q, k, v }, st->h,
+                    (const struct weight *const[]){ l->wq, l->wk, l->wv });
+    if (l->bq)
+        ops_add_bias(m->be, q, l->bq);
+    if (l->bk)
+        ops_add_bias(m->be, k, l->bk);
+    if (l->bv)
+        ops_add_bias(m->be, v, l->bv);
+    if (l->q_norm)
+        ops_rms_norm(m->be, q, q, l->q_norm, (int)head, m->eps);
+    if (l->k_norm)
+        ops_rms_norm(m->be, k, k, l->k_norm, (int)head, m->eps);
+    ops_rope(m->be, q, &m->ropes[l->rope_i], (int)head, st->pos);
+    ops_rope(m->be, k, &m->ropes[l->rope_i], (int)head, st->pos);
+    ops_kv_store(m->be, kv, k, v, seqs, st->n_seqs);
+
+    bool is_last = layer_i == m->n_layers - 1;
+    if (is_last && st->n_out == 0)
+        return false;
+    ops_attention(m->be, att, q, kv, seqs, st->n_seqs, &l->attn);
+    if (is_last && st->n_out < st->n_rows)
+        block_narrow(m, st, &att);
+    ops_linear(m->be, st->h, att, l->wo);
+    if (l->bo)
+        ops_add_bias(m->be, st->h, l->bo);
+    return true;
+}
+
+void block_ffn(const struct model *m, struct model_step *st, const struct model_layer *l)
+{
+    struct tensor gate = tensor_of(st->scratch->gate, st->h.rows, m->n_ff);
+    struct tensor up = tensor_of(st->scratch->up, st->h.rows, m->n_ff);
+    ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, st->h,
+                    (const struct weight *const[]){ l->w_gate, l->w_up });
+    ops_glu(m->be, gate, gate, up, m->glu);
+    ops_linear(m->be, st->h, gate, l->w_down);
+}
+
+void block_head(const struct model *m, struct model_step *st)
+{
+    struct tensor logits = tensor_of(st->scratch->logits, st->n_out, m->n_vocab);
+    block_norm(m, st, m->out_norm);
+    ops_linear(m->be, logits, st->h, m->head);
+    if (m->logit_softcap > 0)
+        ops_softcap(m->be, logits, m->logit_softcap);
+}
+
+void model_step_run(const struct model *m, struct model_step *st)
+{
+    struct model_scratch *s = st->scratch;
+    BUG_ON(st->n_rows < 1 || st->n_rows > s->max_rows || st->n_out < 0 || st->n_out > s->max_out);
+    memset(st->failed, 0, (size_t)st->n_rows);
+    ops_begin(m->be, st->n_rows);
+    m->family->step(m, st);
+    if (st->n_out == 0 || st->n_out == st->n_rows) {
+        ops_failed(m->be, st->failed);
+        return;
+    }
+    memset(s->out_failed, 0, (size_t)st->n_out);
+    ops_failed(m->be, s->out_failed);
+    for (int i = 0; i < st->n_out; i++)
+        st->failed[st->out_rows[i]] |= s->out_failed[i];
+}

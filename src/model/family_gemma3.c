@@ -1,0 +1,115 @@
+/* family_gemma3.c - Gemma 3 text models (Gemma team 2025): a norm before and after each branch, norms on q and k, five layers
+ * with a sliding window for each one with full attention, two rotary bases, gelu. GGUF norms hold the published weight + 1. */
+#include "model/model_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GEMMA3_PATTERN 6 /* every sixth layer has full attention */
+#define GEMMA3_LAYERS_27B \
+    62 /* the 27B alone scales queries by width / heads instead of the head size */
+
+/* The published code multiplies embeddings by sqrt(D) rounded to the weights' type, bf16; sqrt(640) = 25.298 becomes 25.25. */
+static float gemma3_embed_scale(int64_t width)
+{
+    float s = sqrtf((float)width);
+    uint32_t u;
+    memcpy(&u, &s, sizeof(u));
+    u = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&s, &u, sizeof(s));
+    return s;
+}
+
+static enum err_code gemma3_parse_layers(const struct weights *w, struct model *m, struct err *err)
+{
+    char key[128];
+    int64_t window = 0, pattern = GEMMA3_PATTERN;
+    enum err_code code = weights_int_or(w, model_key(m, "attention.sliding_window", key), 0,
+                                        INT32_MAX, 0, &window, err);
+    if (code)
+        return code;
+    m->window = (int32_t)window;
+    float scale = 1 / sqrtf((float)m->head_dim);
+    if (m->n_layers == GEMMA3_LAYERS_27B)
+        scale = 1 / sqrtf((float)m->width / (float)m->n_heads);
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        struct model_layer *l = &m->layers[i];
+        bool is_local = m->window > 0 && (i + 1) % pattern != 0;
+        l->group = is_local ? MODEL_GROUP_WINDOW : MODEL_GROUP_FULL;
+        l->rope_i = is_local ? 1 : 0;
+        l->attn.window = is_local ? m->window : 0;
+        l->attn.scale = scale;
+    }
+    return ERR_OK;
+}
+
+static enum err_code gemma3_parse(const struct weights *w, struct model *m, struct err *err)
+{
+    static const struct model_rope_spec ropes[] = {
+        { .rope_i = 0,
+          .kind = ROPE_KIND_NEOX,
+          .base_key = "rope.freq_base",
+          .base = 1000000,
+          .is_scaled = true },
+        { .rope_i = 1, .kind = ROPE_KIND_NEOX, .base_key = "rope.freq_base_swa", .base = 10000 },
+    };
+    char key[128];
+    double softcap = 0;
+    enum err_code code = model_parse_common(w, m, err);
+    if (!code)
+        code = gemma3_parse_layers(w, m, err);
+    for (size_t i = 0; i < ARRAY_LEN(ropes) && !code; i++)
+        code = model_parse_rope(w, m, &ropes[i], err);
+    if (!code)
+        code = weights_float_or(w, model_key(m, "final_logit_softcapping", key), 0, &softcap, err);
+    m->embed_scale = gemma3_embed_scale(m->width);
+    m->logit_softcap = (float)softcap;
+    m->glu = GLU_KIND_GELU_TANH;
+    return code;
+}
+
+static void gemma3_step(const struct model *m, struct model_step *st)
+{
+    block_embed(m, st);
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        block_norm(m, st, l->attn_norm);
+        if (!block_attn(m, st, i))
+            return;
+        block_post_norm(m, st, l->attn_post_norm);
+        block_add(m, st);
+        block_norm(m, st, l->ffn_norm);
+        block_ffn(m, st, l);
+        block_post_norm(m, st, l->ffn_post_norm);
+        block_add(m, st);
+    }
+    block_head(m, st);
+}
+
+static const struct tensor_rule gemma3_tensors[] = {
+    RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
+    RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
+    RULE_MODEL("output.weight", "[V][D]", MATRIX, TENSOR_FLAG_OPTIONAL, head),
+    RULE_LAYER("attn_norm.weight", "[D]", VECTOR, 0, attn_norm),
+    RULE_LAYER("attn_q.weight", "[H*K][D]", MATRIX, 0, wq),
+    RULE_LAYER("attn_q_norm.weight", "[K]", VECTOR, 0, q_norm),
+    RULE_LAYER("attn_k.weight", "[G*K][D]", MATRIX, 0, wk),
+    RULE_LAYER("attn_k_norm.weight", "[K]", VECTOR, 0, k_norm),
+    RULE_LAYER("attn_v.weight", "[G*K][D]", MATRIX, 0, wv),
+    RULE_LAYER("attn_output.weight", "[D][H*K]", MATRIX, 0, wo),
+    RULE_LAYER("post_attention_norm.weight", "[D]", VECTOR, 0, attn_post_norm),
+    RULE_LAYER("ffn_norm.weight", "[D]", VECTOR, 0, ffn_norm),
+    RULE_LAYER("ffn_gate.weight", "[F][D]", MATRIX, 0, w_gate),
+    RULE_LAYER("ffn_up.weight", "[F][D]", MATRIX, 0, w_up),
+    RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, 0, w_down),
+    RULE_LAYER("post_ffw_norm.weight", "[D]", VECTOR, 0, ffn_post_norm),
+    { 0 },
+};
+
+const struct model_family family_gemma3 = {
+    .name = "gemma3",
+    .archs = (const char *const[]){ "gemma3", NULL },
+    .parse = gemma3_parse,
+    .tensors = gemma3_tensors,
+    .step = gemma3_step,
+};

@@ -1,0 +1,67 @@
+/* family_llama.c - Llama 1 to 3.2 and the many models of the same shape (SmolLM, TinyLlama, Mistral 7B, ...).
+ * Touvron et al. 2023. GGUF files hold q and k permuted so that rotary pairs are neighbours. */
+#include "model/model_int.h"
+
+static enum err_code llama_parse(const struct weights *w, struct model *m, struct err *err)
+{
+    static const struct model_rope_spec rope = {
+        .kind = ROPE_KIND_NORMAL, .base_key = "rope.freq_base", .base = 10000, .is_scaled = true
+    };
+    int64_t n_experts = 0;
+    char key[128];
+    enum err_code code =
+        weights_int_or(w, model_key(m, "expert_count", key), 0, 1 << 20, 0, &n_experts, err);
+    if (!code && n_experts > 0)
+        code = err_set(err, ERR_UNSUPPORTED, "%s: %lld; mixtures of experts are not supported yet",
+                       key, (long long)n_experts);
+    if (!code)
+        code = model_parse_common(w, m, err);
+    return code ? code : model_parse_rope(w, m, &rope, err);
+}
+
+static void llama_step(const struct model *m, struct model_step *st)
+{
+    block_embed(m, st);
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        block_norm(m, st, l->attn_norm);
+        if (!block_attn(m, st, i))
+            return;
+        block_add(m, st);
+        block_norm(m, st, l->ffn_norm);
+        block_ffn(m, st, l);
+        block_add(m, st);
+    }
+    block_head(m, st);
+}
+
+static const struct tensor_rule llama_tensors[] = {
+    RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
+    RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
+    RULE_MODEL("output.weight", "[V][D]", MATRIX, TENSOR_FLAG_OPTIONAL, head),
+    { "rope_freqs.weight", NULL, TENSOR_KIND_PARSED, TENSOR_FLAG_OPTIONAL, 0 },
+    RULE_LAYER("attn_norm.weight", "[D]", VECTOR, 0, attn_norm),
+    RULE_LAYER("attn_q.weight", "[H*K][D]", MATRIX, 0, wq),
+    RULE_LAYER("attn_k.weight", "[G*K][D]", MATRIX, 0, wk),
+    RULE_LAYER("attn_v.weight", "[G*K][D]", MATRIX, 0, wv),
+    RULE_LAYER("attn_output.weight", "[D][H*K]", MATRIX, 0, wo),
+    RULE_LAYER("attn_q.bias", "[H*K]", VECTOR, TENSOR_FLAG_OPTIONAL, bq),
+    RULE_LAYER("attn_k.bias", "[G*K]", VECTOR, TENSOR_FLAG_OPTIONAL, bk),
+    RULE_LAYER("attn_v.bias", "[G*K]", VECTOR, TENSOR_FLAG_OPTIONAL, bv),
+    RULE_LAYER("attn_output.bias", "[D]", VECTOR, TENSOR_FLAG_OPTIONAL, bo),
+    { "blk.%d.attn_rot_embd.weight", NULL, TENSOR_KIND_PARSED,
+      TENSOR_FLAG_LAYER | TENSOR_FLAG_OPTIONAL, 0 },
+    RULE_LAYER("ffn_norm.weight", "[D]", VECTOR, 0, ffn_norm),
+    RULE_LAYER("ffn_gate.weight", "[F][D]", MATRIX, 0, w_gate),
+    RULE_LAYER("ffn_up.weight", "[F][D]", MATRIX, 0, w_up),
+    RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, 0, w_down),
+    { 0 },
+};
+
+const struct model_family family_llama = {
+    .name = "llama",
+    .archs = (const char *const[]){ "llama", NULL },
+    .parse = llama_parse,
+    .tensors = llama_tensors,
+    .step = llama_step,
+};

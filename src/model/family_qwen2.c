@@ -1,0 +1,55 @@
+/* family_qwen2.c - Qwen2 and Qwen2.5 (Yang et al. 2024): the llama shape with biases on q, k and v, rotary pairs half a head
+ * apart, and tied embeddings in the small sizes. */
+#include "model/model_int.h"
+
+static enum err_code qwen2_parse(const struct weights *w, struct model *m, struct err *err)
+{
+    static const struct model_rope_spec rope = {
+        .kind = ROPE_KIND_NEOX, .base_key = "rope.freq_base", .base = 10000, .is_scaled = true
+    };
+    enum err_code code = model_parse_common(w, m, err);
+    return code ? code : model_parse_rope(w, m, &rope, err);
+}
+
+static void qwen2_step(const struct model *m, struct model_step *st)
+{
+    block_embed(m, st);
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        block_norm(m, st, l->attn_norm);
+        if (!block_attn(m, st, i))
+            return;
+        block_add(m, st);
+        block_norm(m, st, l->ffn_norm);
+        block_ffn(m, st, l);
+        block_add(m, st);
+    }
+    block_head(m, st);
+}
+
+static const struct tensor_rule qwen2_tensors[] = {
+    RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
+    RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
+    RULE_MODEL("output.weight", "[V][D]", MATRIX, TENSOR_FLAG_OPTIONAL, head),
+    RULE_LAYER("attn_norm.weight", "[D]", VECTOR, 0, attn_norm),
+    RULE_LAYER("attn_q.weight", "[H*K][D]", MATRIX, 0, wq),
+    RULE_LAYER("attn_q.bias", "[H*K]", VECTOR, 0, bq),
+    RULE_LAYER("attn_k.weight", "[G*K][D]", MATRIX, 0, wk),
+    RULE_LAYER("attn_k.bias", "[G*K]", VECTOR, 0, bk),
+    RULE_LAYER("attn_v.weight", "[G*K][D]", MATRIX, 0, wv),
+    RULE_LAYER("attn_v.bias", "[G*K]", VECTOR, 0, bv),
+    RULE_LAYER("attn_output.weight", "[D][H*K]", MATRIX, 0, wo),
+    RULE_LAYER("ffn_norm.weight", "[D]", VECTOR, 0, ffn_norm),
+    RULE_LAYER("ffn_gate.weight", "[F][D]", MATRIX, 0, w_gate),
+    RULE_LAYER("ffn_up.weight", "[F][D]", MATRIX, 0, w_up),
+    RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, 0, w_down),
+    { 0 },
+};
+
+const struct model_family family_qwen2 = {
+    .name = "qwen2",
+    .archs = (const char *const[]){ "qwen2", NULL },
+    .parse = qwen2_parse,
+    .tensors = qwen2_tensors,
+    .step = qwen2_step,
+};

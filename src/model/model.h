@@ -1,0 +1,107 @@
+/* model.h - a loaded model: hyperparameters, packed weights, and the forward pass of one step over the rows of many sequences.
+ *
+ * Owns: what it packed and uploaded to its backend. Does not know: requests, sampling, page pools (the caller brings page tables
+ * and cache slabs). The weights file may be closed after model_load.
+ * Thread: engine thread. Allocation: none in model_step_run.
+ * Letters: T rows of the step, O rows that need logits, D width, H query heads, G kv heads, K head size, F ffn width,
+ * V vocabulary, L layers. */
+#ifndef PLUMB_MODEL_MODEL_H
+#define PLUMB_MODEL_MODEL_H
+
+#include "tensor/backend.h"
+#include "weights/weights.h"
+
+/* Cache groups: layers whose sequences keep the same pages. */
+enum model_group {
+    MODEL_GROUP_FULL,   /* every position */
+    MODEL_GROUP_WINDOW, /* the last `window` positions */
+    MODEL_GROUP_COUNT
+};
+
+/* One layer. Vectors are backend memory; NULL where the family or the file has none. */
+struct model_layer {
+    enum model_group group;
+    int rope_i; /* which of the model's ropes */
+    struct attn_params attn;
+    const float *attn_norm, *attn_post_norm; /* [D] */
+    const float *q_norm, *k_norm;            /* [K] */
+    const float *bq, *bk, *bv, *bo;          /* [H*K] [G*K] [G*K] [D] */
+    const float *ffn_norm, *ffn_post_norm;   /* [D] */
+    struct weight *wq, *wk, *wv, *wo;        /* [H*K][D] [G*K][D] [G*K][D] [D][H*K] */
+    struct weight *w_gate, *w_up, *w_down;   /* [F][D] [F][D] [D][F] */
+};
+
+#define MODEL_ROPES_MAX 2
+
+struct model {
+    const struct model_family *family;
+    struct backend *be;
+    const char *arch;
+    int64_t n_layers, width, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
+    int64_t n_ctx_train;
+    int32_t window; /* MODEL_GROUP_WINDOW: positions kept; 0 = no layer has one */
+    bool has_group[MODEL_GROUP_COUNT];
+    float eps;           /* of every norm */
+    float embed_scale;   /* 1 = none */
+    float logit_softcap; /* 0 = none */
+    enum glu_kind glu;
+    struct rope ropes[MODEL_ROPES_MAX];
+    struct model_layer *layers;       /* [L] */
+    struct weight *embed;             /* [V][D] */
+    struct weight *head;              /* [V][D]; the same as embed where tied */
+    const float *out_norm;            /* [D] */
+    int64_t n_params;                 /* elements of all tensors */
+    size_t weight_bytes;              /* as packed */
+    struct model_block *blocks;       /* private to model.c: what to free */
+    float *inv_freq[MODEL_ROPES_MAX]; /* private to model.c */
+};
+
+/* Activations of a step, sized once. */
+struct model_scratch {
+    struct backend *be;
+    int max_rows, max_out;
+    size_t bytes;
+    float *block;                               /* one allocation of `bytes` */
+    float *x, *h, *q, *k, *v, *att, *gate, *up; /* [max_rows][D D H*K G*K G*K H*K F F] */
+    float *x_out, *att_out, *logits;            /* [max_out][D H*K V] */
+    uint8_t *out_failed;                        /* [max_out] host memory */
+};
+
+/* The rows of one step and what they need. Everything is borrowed during model_step_run. */
+struct model_step {
+    const int32_t *ids; /* [T] */
+    const int32_t *pos; /* [T] absolute positions */
+    int n_rows;         /* T <= scratch->max_rows */
+    const struct seq_view
+        *seqs[MODEL_GROUP_COUNT]; /* [n_seqs]: the same rows, each group's pages */
+    int n_seqs;
+    const int32_t *out_rows; /* [n_out] ascending row numbers whose logits are wanted */
+    int n_out;               /* O, 0..scratch->max_out */
+    struct kv_layer *kv;     /* [L] */
+    uint8_t *failed;         /* out [T] host memory: 1 = a non-finite value met this row */
+    struct model_scratch *scratch;
+    struct tensor x, h; /* private to block.c: residual stream and the current branch */
+};
+
+/* Load every tensor of the file. on_tensor (may be NULL) is told of progress: tensors done and all.
+ * Errors: ERR_UNSUPPORTED - architecture, a scaling kind, a tensor type; ERR_INVALID - a tensor is missing, has a wrong shape, is
+ * not used, or holds non-finite values (names it); ERR_NOMEM. */
+struct model_load_options {
+    const struct weights *weights;
+    struct backend *be;
+    void (*on_tensor)(void *ctx, int32_t done, int32_t all);
+    void *ctx;
+};
+enum err_code model_load(const struct model_load_options *o, struct model **out,
+                         struct err *err) MUST_CHECK;
+void model_free(struct model *m);
+
+enum err_code model_scratch_init(struct model_scratch *s, const struct model *m, int max_rows,
+                                 int max_out, struct err *err) MUST_CHECK;
+void model_scratch_release(struct model_scratch *s);
+
+/* Run the forward pass: the rows' keys and values go to their pages, the wanted rows' logits to scratch->logits [O][V] (backend
+ * memory). A device fault is seen at the backend's wait(). */
+void model_step_run(const struct model *m, struct model_step *st);
+
+#endif

@@ -1,0 +1,92 @@
+/* model_int.h - what a family file needs: its descriptor, the blocks that steps are written in, shared parsing. */
+#ifndef PLUMB_MODEL_MODEL_INT_H
+#define PLUMB_MODEL_MODEL_INT_H
+
+#include "model/model.h"
+
+/* --- descriptors --- */
+
+enum tensor_kind {
+    TENSOR_KIND_MATRIX, /* packed by the backend: struct weight * */
+    TENSOR_KIND_VECTOR, /* f32 in backend memory: const float * */
+    TENSOR_KIND_PARSED, /* read by the family's parse, or known and not needed: no field */
+};
+
+enum tensor_flags {
+    TENSOR_FLAG_LAYER =
+        1 << 0, /* one per layer; the name has %d, the field is in struct model_layer */
+    TENSOR_FLAG_OPTIONAL = 1 << 1, /* may be absent */
+};
+
+/* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
+ * D H G K F V and numbers, as "[H*K][D]"; NULL = any. */
+struct tensor_rule {
+    const char *name;
+    const char *shape;
+    enum tensor_kind kind;
+    unsigned flags;
+    size_t offset;
+};
+
+struct model_family {
+    const char *name;
+    const char *const *archs; /* values of general.architecture, NULL ends */
+    /* Fill hyperparameters, ropes and the layers' attention from the metadata. m->arch and zeroed layers are not there yet:
+     * parse calls model_parse_common first. */
+    enum err_code (*parse)(const struct weights *w, struct model *m, struct err *err);
+    const struct tensor_rule *tensors; /* ends with name NULL */
+    void (*step)(const struct model *m, struct model_step *st);
+};
+
+const struct model_family *model_family_find(const char *arch); /* NULL = unknown */
+const struct model_family *model_family_at(int i);              /* NULL past the last */
+
+extern const struct model_family family_llama, family_qwen2, family_gemma3;
+
+/* Rows that most tables share. */
+#define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
+    {                                                                              \
+        tensor, shape_, TENSOR_KIND_##kind_, flags_, offsetof(struct model, field) \
+    }
+#define RULE_LAYER(tensor, shape_, kind_, flags_, field)                             \
+    {                                                                                \
+        "blk.%d." tensor, shape_, TENSOR_KIND_##kind_, TENSOR_FLAG_LAYER | (flags_), \
+            offsetof(struct model_layer, field)                                      \
+    }
+
+/* --- parsing --- */
+
+/* Sizes, eps, context; allocates the layers with full attention at scale 1/sqrt(K). Keys are "<arch>.<name>". */
+enum err_code model_parse_common(const struct weights *w, struct model *m, struct err *err);
+
+/* "<arch>.<name>" into out[128]; returns out. */
+const char *model_key(const struct model *m, const char *name, char out[128]);
+
+/* Build ropes[i] from the file's rope keys: dimension count, scaling (none, linear, yarn) and the tensor rope_freqs.weight.
+ * base_key names the frequency base's key, base its default. With is_scaled false the scaling keys are ignored. */
+struct model_rope_spec {
+    int rope_i;
+    enum rope_kind kind;
+    const char *base_key;
+    double base;
+    bool is_scaled;
+};
+enum err_code model_parse_rope(const struct weights *w, struct model *m,
+                               const struct model_rope_spec *spec, struct err *err);
+
+/* --- blocks: each works on st->x (residual stream) and st->h (branch) --- */
+
+void block_embed(const struct model *m, struct model_step *st); /* x = embedding * embed_scale */
+void block_norm(const struct model *m, struct model_step *st, const float *w); /* h = norm(x) */
+void block_post_norm(const struct model *m, struct model_step *st,
+                     const float *w);                         /* h = norm(h) */
+void block_add(const struct model *m, struct model_step *st); /* x += h */
+/* h = attention(h), with the layer's biases, head norms and rope. In the last layer the rows that need no logits are left out
+ * from here on; false = no row is left, the step is done. */
+bool block_attn(const struct model *m, struct model_step *st, int layer_i);
+void block_ffn(const struct model *m, struct model_step *st,
+               const struct model_layer *l); /* h = down(act(gate h) * up h) */
+void block_head(const struct model *m,
+                struct model_step *st); /* logits = head(norm(x)), softcapped */
+
+#endif

@@ -1,0 +1,24 @@
+/* registry.c - the list of families. A new one is a line here, its file, its golden and a row in the docs. */
+#include "model/model_int.h"
+
+#include <string.h>
+
+static const struct model_family *const families[] = {
+    &family_llama,
+    &family_qwen2,
+    &family_gemma3,
+};
+
+const struct model_family *model_family_at(int i)
+{
+    return i >= 0 && (size_t)i < ARRAY_LEN(families) ? families[i] : NULL;
+}
+
+const struct model_family *model_family_find(const char *arch)
+{
+    for (size_t i = 0; i < ARRAY_LEN(families); i++)
+        for (const char *const *a = families[i]->archs; *a; a++)
+            if (strcmp(*a, arch) == 0)
+                return families[i];
+    return NULL;
+}
