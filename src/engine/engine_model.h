@@ -1,0 +1,40 @@
+/* engine_model.h - the real engine: engine.h over a model, its paged cache, the sampler and stop strings.
+ *
+ * Owns: the runner and one small record per open row (ids, bias, stop strings; allocated at open, freed at close).
+ * Borrows: model, token bytes, end ids: they outlive the engine. A step allocates nothing.
+ * A row's room (prompt and answer) is promised at open, so a running row never lacks a page. */
+#ifndef PLUMB_ENGINE_ENGINE_MODEL_H
+#define PLUMB_ENGINE_ENGINE_MODEL_H
+
+#include "engine/engine.h"
+#include "engine/runner.h"
+
+struct engine_model_options {
+    struct model *model;
+    const struct engine_bytes
+        *token_bytes;       /* [n_vocab] what each token adds to a text; "" for control tokens */
+    const int32_t *end_ids; /* [n_end] ids that end an answer */
+    int32_t n_end;
+    const char *model_id;       /* copied */
+    const char *weights_digest; /* goes into the fingerprint */
+    int64_t n_ctx;              /* 0 = see runner.h */
+    int64_t kv_bytes;           /* 0 = see runner.h */
+    int32_t max_rows;           /* 0 = ENGINE_MODEL_ROWS */
+    int32_t max_step_rows;      /* 0 = ENGINE_MODEL_STEP_ROWS */
+    enum dtype cache_type;      /* F32 unless set: the commands pass F16 */
+};
+
+#define ENGINE_MODEL_ROWS      16
+#define ENGINE_MODEL_STEP_ROWS 512
+
+/* Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */
+enum err_code engine_model_new(const struct engine_model_options *o, struct engine **out,
+                               struct err *err) MUST_CHECK;
+
+/* The engine's runner, for tests: runner_check after every operation. */
+const struct runner *engine_model_runner(const struct engine *e);
+
+/* "fp_" and 12 hex digits of a hash over the weights' digest, the program's version and the backend's numerics. out[20]. */
+void engine_model_fingerprint(const char *weights_digest, const char *numerics, char out[20]);
+
+#endif

@@ -1,0 +1,376 @@
+#include "engine/runner.h"
+#include "base/log.h"
+#include "tensor/ops.h"
+
+#include <string.h>
+
+static const char *const group_names[MODEL_GROUP_COUNT] = { "full", "window" };
+
+/* Pages of a group that a sequence of n_tokens holds at most: a window's sequence keeps the window, and the rows of the step that
+ * moves it on. */
+static int32_t runner_pages(const struct runner *r, int group, int32_t n_tokens)
+{
+    if (!r->model->has_group[group])
+        return 0;
+    if (group == MODEL_GROUP_WINDOW) {
+        int64_t held = (int64_t)r->model->window + r->max_rows + KV_PAGE_TOKENS;
+        if (held < n_tokens)
+            n_tokens = (int32_t)held;
+    }
+    return kv_pages_for(n_tokens);
+}
+
+static int64_t runner_seq_bytes(const struct runner *r, int64_t n_tokens)
+{
+    int64_t bytes = 0;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        bytes += (int64_t)runner_pages(r, g, (int32_t)n_tokens) * (int64_t)r->page_bytes[g];
+    return bytes;
+}
+
+/* --- sizes --- */
+
+static void runner_size_pages(struct runner *r)
+{
+    const struct model *m = r->model;
+    size_t one =
+        m->be->ops->kv_page_bytes(m->be, r->cache_type, (int)m->n_kv_heads, (int)m->head_dim);
+    for (int64_t i = 0; i < m->n_layers; i++)
+        r->page_bytes[m->layers[i].group] += one;
+}
+
+/* The longest sequence and the pages of each group. Window pages are bounded by the sequences; the rest is for full layers. */
+static enum err_code runner_size(struct runner *r, const struct runner_options *o, struct err *err)
+{
+    const struct model *m = r->model;
+    int64_t kv_bytes = o->kv_bytes > 0 ? o->kv_bytes : RUNNER_KV_DEFAULT;
+    int64_t n_ctx = o->n_ctx > 0 ? o->n_ctx : m->n_ctx_train;
+    if (n_ctx > INT32_MAX / 2)
+        n_ctx = INT32_MAX / 2;
+    if (o->n_ctx <= 0)
+        while (n_ctx > KV_PAGE_TOKENS && runner_seq_bytes(r, n_ctx) > kv_bytes / 2)
+            n_ctx = n_ctx > 2 * KV_PAGE_TOKENS ? n_ctx * 7 / 8 / KV_PAGE_TOKENS * KV_PAGE_TOKENS
+                                               : KV_PAGE_TOKENS;
+    r->n_ctx = (int32_t)n_ctx;
+    int64_t need = runner_seq_bytes(r, n_ctx);
+    if (need > kv_bytes)
+        return err_set(err, ERR_INVALID,
+                       "context of %lld tokens needs %lld MiB of cache, %lld MiB are allowed: ask "
+                       "for a smaller --ctx or a larger --kv-memory",
+                       (long long)n_ctx, (long long)(need >> 20), (long long)(kv_bytes >> 20));
+    int64_t seqs = r->max_seqs;
+    for (int g = MODEL_GROUP_COUNT - 1; g >= 0; g--) { /* the window first */
+        if (!m->has_group[g])
+            continue;
+        int64_t per_seq = runner_pages(r, g, r->n_ctx);
+        int64_t n = per_seq * seqs;
+        int64_t fits = kv_bytes / (int64_t)r->page_bytes[g];
+        if (g == MODEL_GROUP_WINDOW && m->has_group[MODEL_GROUP_FULL]) {
+            /* as many sequences' windows as leave each of them as much again for the full layers, at least one */
+            int64_t half = kv_bytes / 2 / (int64_t)r->page_bytes[g];
+            fits = half > per_seq ? half : per_seq;
+        }
+        n = n < fits ? n : fits;
+        if (n < per_seq)
+            return err_set(err, ERR_INVALID,
+                           "%lld MiB of cache do not hold one sequence of %d tokens",
+                           (long long)((o->kv_bytes) >> 20), r->n_ctx);
+        enum err_code code = kv_pool_init(&r->pools[g], (int32_t)n, err);
+        if (code)
+            return code;
+        kv_bytes -= n * (int64_t)r->page_bytes[g];
+    }
+    return ERR_OK;
+}
+
+static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
+{
+    const struct model *m = r->model;
+    r->layers = mem_alloc(MEM_CAT_KV, (size_t)m->n_layers * sizeof(*r->layers));
+    size_t one =
+        m->be->ops->kv_page_bytes(m->be, r->cache_type, (int)m->n_kv_heads, (int)m->head_dim);
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        int32_t n_pages = r->pools[m->layers[i].group].n_pages;
+        r->layers[i] = (struct kv_layer){ .type = r->cache_type,
+                                          .n_kv_heads = (int)m->n_kv_heads,
+                                          .head_dim = (int)m->head_dim,
+                                          .n_pages = n_pages };
+        r->layers[i].data = m->be->ops->alloc(m->be, MEM_CAT_KV, one * (size_t)n_pages);
+        if (!r->layers[i].data)
+            return err_set(err, ERR_NOMEM, "cache of layer %lld: no memory for %zu MiB",
+                           (long long)i, one * (size_t)n_pages >> 20);
+    }
+    return ERR_OK;
+}
+
+static enum err_code runner_alloc_seqs(struct runner *r, struct err *err)
+{
+    r->seqs = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*r->seqs));
+    for (int32_t i = 0; i < r->max_seqs; i++)
+        for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+            enum err_code code = kv_table_init(&r->seqs[i].tables[g], kv_pages_for(r->n_ctx), err);
+            if (code)
+                return code;
+        }
+    return ERR_OK;
+}
+
+static enum err_code runner_alloc_step(struct runner *r, struct err *err)
+{
+    size_t rows = (size_t)r->max_rows, outs = (size_t)r->max_out;
+    r->ids = mem_try_array(MEM_CAT_SCRATCH, rows, sizeof(*r->ids));
+    r->pos = mem_try_array(MEM_CAT_SCRATCH, rows, sizeof(*r->pos));
+    r->failed = mem_try_array(MEM_CAT_SCRATCH, rows, 1);
+    r->out_rows = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->out_rows));
+    r->logits = mem_try_big(MEM_CAT_SCRATCH, outs * (size_t)r->model->n_vocab * sizeof(*r->logits));
+    bool is_ok = r->ids && r->pos && r->failed && r->out_rows && r->logits;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        r->views[g] = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs, sizeof(**r->views));
+        is_ok = is_ok && r->views[g];
+    }
+    if (!is_ok)
+        return err_set(err, ERR_NOMEM, "step buffers: no memory for %d tokens", r->max_rows);
+    return model_scratch_init(&r->scratch, r->model, r->max_rows, r->max_out, err);
+}
+
+static void runner_log_table(const struct runner *r)
+{
+    const struct model *m = r->model;
+    log_info("engine", "memory      MiB");
+    log_info("engine", "  weights %6.1f  %lld parameters", (double)m->weight_bytes / 0x1p20,
+             (long long)m->n_params);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (r->pools[g].n_pages > 0)
+            log_info("engine", "  cache   %6.1f  %s attention: %d pages of %d tokens, %s",
+                     (double)r->page_bytes[g] * r->pools[g].n_pages / 0x1p20, group_names[g],
+                     r->pools[g].n_pages, KV_PAGE_TOKENS, dtype_info(r->cache_type)->name);
+    log_info("engine", "  step    %6.1f  %d tokens, %d with logits",
+             (double)(r->scratch.bytes + (size_t)r->max_out * (size_t)m->n_vocab * 4) / 0x1p20,
+             r->max_rows, r->max_out);
+}
+
+enum err_code runner_new(const struct runner_options *o, struct runner **out, struct err *err)
+{
+    BUG_ON(o->max_seqs < 1 || o->max_rows < 1 || o->max_rows > BACKEND_ROWS_MAX || o->max_out < 1);
+    struct runner *r = mem_alloc(MEM_CAT_KV, sizeof(*r));
+    r->model = o->model;
+    r->max_seqs = o->max_seqs;
+    r->max_rows = o->max_rows;
+    r->max_out = o->max_out;
+    r->cache_type = o->cache_type;
+    runner_size_pages(r);
+    enum err_code code = runner_size(r, o, err);
+    if (!code)
+        code = runner_alloc_layers(r, err);
+    if (!code)
+        code = runner_alloc_seqs(r, err);
+    if (!code)
+        code = runner_alloc_step(r, err);
+    if (code) {
+        runner_free(r);
+        return code;
+    }
+    runner_log_table(r);
+    *out = r;
+    return ERR_OK;
+}
+
+static void runner_free_layers(struct runner *r)
+{
+    struct backend *be = r->model->be;
+    size_t one = be->ops->kv_page_bytes(be, r->cache_type, (int)r->model->n_kv_heads,
+                                        (int)r->model->head_dim);
+    for (int64_t i = 0; i < r->model->n_layers; i++)
+        if (r->layers[i].data)
+            be->ops->free(be, MEM_CAT_KV, r->layers[i].data, one * (size_t)r->layers[i].n_pages);
+    mem_free(MEM_CAT_KV, r->layers);
+}
+
+void runner_free(struct runner *r)
+{
+    if (!r)
+        return;
+    for (int32_t i = 0; r->seqs && i < r->max_seqs; i++)
+        for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+            kv_table_reset(&r->pools[g], &r->seqs[i].tables[g]);
+            kv_table_release(&r->seqs[i].tables[g]);
+        }
+    mem_free(MEM_CAT_KV, r->seqs);
+    if (r->layers)
+        runner_free_layers(r);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        kv_pool_release(&r->pools[g]);
+        mem_free(MEM_CAT_SCRATCH, r->views[g]);
+    }
+    model_scratch_release(&r->scratch);
+    mem_free(MEM_CAT_SCRATCH, r->ids);
+    mem_free(MEM_CAT_SCRATCH, r->pos);
+    mem_free(MEM_CAT_SCRATCH, r->failed);
+    mem_free(MEM_CAT_SCRATCH, r->out_rows);
+    mem_free_big(MEM_CAT_SCRATCH, r->logits,
+                 (size_t)r->max_out * (size_t)r->model->n_vocab * sizeof(*r->logits));
+    mem_free(MEM_CAT_KV, r);
+}
+
+/* --- sequences --- */
+
+enum err_code runner_open(struct runner *r, int32_t n_tokens, int32_t *seq, struct err *err)
+{
+    if (n_tokens > r->n_ctx)
+        return err_set(err, ERR_FULL, "%d tokens are over the context of %d", n_tokens, r->n_ctx);
+    int32_t i = 0;
+    while (i < r->max_seqs && r->seqs[i].is_open)
+        i++;
+    if (i == r->max_seqs)
+        return err_set(err, ERR_NOMEM, "all %d sequences are in use", r->max_seqs);
+    struct runner_seq *s = &r->seqs[i];
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        const struct kv_pool *p = &r->pools[g];
+        int32_t n = runner_pages(r, g, n_tokens);
+        if (n > p->n_free - p->n_reserved)
+            return err_set(err, ERR_NOMEM,
+                           "%d tokens need %d pages of %s attention, %d of %d are not promised",
+                           n_tokens, n, group_names[g], p->n_free - p->n_reserved, p->n_pages);
+    }
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        enum err_code code =
+            kv_table_reserve(&r->pools[g], &s->tables[g], runner_pages(r, g, n_tokens), err);
+        BUG_ON(code != ERR_OK); /* asked above */
+    }
+    s->is_open = true;
+    s->len = 0;
+    *seq = i;
+    return ERR_OK;
+}
+
+void runner_close(struct runner *r, int32_t seq)
+{
+    struct runner_seq *s = &r->seqs[seq];
+    BUG_ON(!s->is_open);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        kv_table_reset(&r->pools[g], &s->tables[g]);
+    s->is_open = false;
+}
+
+bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens)
+{
+    const struct runner_seq *s = &r->seqs[seq];
+    const struct kv_table *t = &s->tables[MODEL_GROUP_WINDOW];
+    return n_tokens >= 0 && n_tokens <= s->len &&
+           t->first * KV_PAGE_TOKENS <=
+               (n_tokens > r->model->window ? n_tokens - r->model->window : 0);
+}
+
+void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens)
+{
+    BUG_ON(!runner_can_truncate(r, seq, n_tokens));
+    struct runner_seq *s = &r->seqs[seq];
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (s->tables[g].n > 0)
+            kv_table_truncate(&r->pools[g], &s->tables[g], n_tokens);
+    s->len = n_tokens;
+}
+
+/* --- steps --- */
+
+static enum err_code runner_extend(struct runner *r, const struct runner_item *it, struct err *err)
+{
+    struct runner_seq *s = &r->seqs[it->seq];
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        if (!r->model->has_group[g])
+            continue;
+        enum err_code code = kv_table_extend(&r->pools[g], &s->tables[g], s->len + it->n, err);
+        if (code)
+            return code;
+    }
+    return ERR_OK;
+}
+
+/* Append the item's rows to the step. */
+static void runner_add_rows(struct runner *r, struct model_step *st, struct runner_item *it)
+{
+    struct runner_seq *s = &r->seqs[it->seq];
+    BUG_ON(!s->is_open || it->n < 1 || st->n_rows + it->n > r->max_rows);
+    int row0 = st->n_rows;
+    for (int32_t i = 0; i < it->n; i++) {
+        r->ids[row0 + i] = it->ids[i];
+        r->pos[row0 + i] = s->len + i;
+    }
+    st->n_rows += it->n;
+    int n_out = it->out == RUNNER_OUT_ALL ? it->n : it->out == RUNNER_OUT_LAST ? 1 : 0;
+    BUG_ON(st->n_out + n_out > r->max_out);
+    it->logits = n_out ? r->logits + (int64_t)st->n_out * r->model->n_vocab : NULL;
+    for (int i = 0; i < n_out; i++)
+        r->out_rows[st->n_out++] = st->n_rows - n_out + i;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        r->views[g][st->n_seqs] = (struct seq_view){
+            .row0 = row0, .n_rows = it->n, .pos0 = s->len, .pages = s->tables[g].pages
+        };
+    st->n_seqs++;
+}
+
+static void runner_commit(struct runner *r, struct runner_item *it, const uint8_t *failed)
+{
+    struct runner_seq *s = &r->seqs[it->seq];
+    it->has_failed = false;
+    for (int32_t i = 0; i < it->n; i++)
+        it->has_failed = it->has_failed || failed[i];
+    s->len += it->n;
+    /* The next row, at position len, sees positions over len - window. */
+    if (r->model->has_group[MODEL_GROUP_WINDOW])
+        kv_table_drop_below(&r->pools[MODEL_GROUP_WINDOW], &s->tables[MODEL_GROUP_WINDOW],
+                            s->len + 1 - r->model->window);
+}
+
+static enum err_code runner_forward(struct runner *r, struct model_step *st, struct err *err)
+{
+    struct backend *be = r->model->be;
+    model_step_run(r->model, st);
+    enum err_code code = be->ops->wait(be, err);
+    if (!code && st->n_out > 0)
+        be->ops->download(be, r->logits, r->scratch.logits,
+                          (size_t)st->n_out * (size_t)r->model->n_vocab * sizeof(float));
+    return code;
+}
+
+enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n, struct err *err)
+{
+    BUG_ON(n < 1 || n > r->max_seqs);
+    enum err_code code = ERR_OK;
+    struct model_step st = { .ids = r->ids,
+                             .pos = r->pos,
+                             .out_rows = r->out_rows,
+                             .kv = r->layers,
+                             .failed = r->failed,
+                             .scratch = &r->scratch };
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        st.seqs[g] = r->views[g];
+    mem_guard_enter();
+    for (int32_t i = 0; i < n && !code; i++)
+        code = runner_extend(r, &items[i], err);
+    for (int32_t i = 0; i < n && !code; i++)
+        runner_add_rows(r, &st, &items[i]);
+    if (!code)
+        code = runner_forward(r, &st, err);
+    const uint8_t *failed = r->failed;
+    for (int32_t i = 0; i < n && !code; i++) {
+        runner_commit(r, &items[i], failed);
+        failed += items[i].n;
+    }
+    mem_guard_leave();
+    return code;
+}
+
+enum err_code runner_check(const struct runner *r, struct err *err)
+{
+    enum err_code code = ERR_OK;
+    const struct kv_table **tables = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*tables));
+    for (int g = 0; g < MODEL_GROUP_COUNT && !code; g++) {
+        for (int32_t i = 0; i < r->max_seqs; i++)
+            tables[i] = &r->seqs[i].tables[g];
+        if (r->pools[g].n_pages > 0)
+            code = kv_pool_check(&r->pools[g], tables, r->max_seqs, err);
+    }
+    mem_free(MEM_CAT_KV, tables);
+    return code;
+}

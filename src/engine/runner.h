@@ -1,0 +1,89 @@
+/* runner.h - a model with its paged cache: sequences of ids in, logits out. What the engine, the benchmark and the perplexity
+ * measurement stand on.
+ *
+ * Owns: the cache slabs, page tables, step buffers. All memory is sized in runner_new and printed as a table; a step allocates
+ * nothing (enforced in debug builds). Does not know: sampling, requests, text.
+ * Thread: engine thread. */
+#ifndef PLUMB_ENGINE_RUNNER_H
+#define PLUMB_ENGINE_RUNNER_H
+
+#include "engine/kv_pool.h"
+#include "model/model.h"
+
+struct runner_options {
+    struct model *model; /* borrowed, outlives the runner */
+    int64_t
+        n_ctx; /* longest sequence; 0 = the model's own, or what fits in half the cache memory */
+    int64_t kv_bytes;      /* cache memory; 0 = RUNNER_KV_DEFAULT */
+    int32_t max_seqs;      /* sequences open at a time */
+    int32_t max_rows;      /* tokens in one step, all sequences together */
+    int32_t max_out;       /* rows of one step with logits */
+    enum dtype cache_type; /* F16, BF16 or F32 */
+};
+
+#define RUNNER_KV_DEFAULT ((int64_t)1 << 30)
+
+struct runner_seq {
+    bool is_open;
+    int32_t len; /* tokens in the cache */
+    struct kv_table tables[MODEL_GROUP_COUNT];
+};
+
+struct runner {
+    const struct model *model;
+    int32_t n_ctx;
+    int32_t max_seqs, max_rows, max_out;
+    enum dtype cache_type;
+    struct kv_pool pools[MODEL_GROUP_COUNT]; /* n_pages 0 where the model has no such layers */
+    size_t page_bytes[MODEL_GROUP_COUNT];    /* of all the group's layers together */
+    struct runner_seq *seqs;                 /* [max_seqs] */
+    /* private to runner.c from here */
+    struct kv_layer *layers; /* [L] */
+    struct model_scratch scratch;
+    int32_t *ids, *pos;                        /* [max_rows] */
+    uint8_t *failed;                           /* [max_rows] */
+    int32_t *out_rows;                         /* [max_out] */
+    struct seq_view *views[MODEL_GROUP_COUNT]; /* [max_seqs] */
+    float *logits;                             /* [max_out][V] host memory */
+};
+
+enum runner_out { RUNNER_OUT_NONE, RUNNER_OUT_LAST, RUNNER_OUT_ALL };
+
+/* A sequence's part of a step: append ids at its end. */
+struct runner_item {
+    int32_t seq;
+    const int32_t *ids; /* [n] */
+    int32_t n;          /* >= 1 */
+    enum runner_out out;
+    float *
+        logits; /* set by the step: [1 or n][V] host memory, writable, valid until the next step; NULL for NONE */
+    bool has_failed; /* set by the step: a non-finite value met one of the rows */
+};
+
+/* Errors: ERR_NOMEM, ERR_INVALID (a limit that cannot be met, with the arithmetic). */
+enum err_code runner_new(const struct runner_options *o, struct runner **out,
+                         struct err *err) MUST_CHECK;
+void runner_free(struct runner *r);
+
+/* Open a sequence that will hold at most n_tokens, which are promised to it.
+ * Errors: ERR_FULL - n_tokens is over n_ctx; ERR_NOMEM - all sequences are open, or the pages are promised to others (text has
+ * the numbers). */
+enum err_code runner_open(struct runner *r, int32_t n_tokens, int32_t *seq,
+                          struct err *err) MUST_CHECK;
+void runner_close(struct runner *r, int32_t seq);
+
+/* Forget the sequence's tokens from n_tokens on. Need: with window layers, no page below the window is needed again: n_tokens is
+ * not under the length minus what the window still holds (runner_can_truncate). */
+void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens);
+bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens);
+
+/* Run one step over n items of different sequences. Need: the sum of rows <= max_rows, of rows with logits <= max_out.
+ * Errors: ERR_FULL - a sequence has no page for its rows; ERR_IO and others of the backend: the sequences are as before but the
+ * cache above their lengths is undefined. */
+enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n,
+                          struct err *err) MUST_CHECK;
+
+/* kv_pool_check of every group. For tests. */
+enum err_code runner_check(const struct runner *r, struct err *err) MUST_CHECK;
+
+#endif
