@@ -414,7 +414,10 @@ static int gguf_by_offset(const void *a, const void *b)
 {
     const struct weights_tensor *x = *(const struct weights_tensor *const *)a;
     const struct weights_tensor *y = *(const struct weights_tensor *const *)b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x > y) -
+           (x < y); /* at one place: in file order, so that the message is always the same */
 }
 
 static enum err_code gguf_check_overlap(struct weights_tensor *tensors, int32_t n, struct err *err)
