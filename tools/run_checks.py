@@ -157,12 +157,12 @@ class Checks:
         result, log = Result(), LOGS / f"{name}.log"
 
         def work(cmd):
-            part = LOGS / f"{name}.{pathlib.PurePath(str(cmd[0])).name}.part"
-            part.unlink(missing_ok=True)
+            program = next(c.name for c in cmd if isinstance(c, pathlib.Path))
+            part = LOGS / f"{name}.{program}.part"
             rc = run(cmd, part, timeout, self.env)
             text = part.read_text(errors="replace")
             part.unlink()
-            return parse(f"{name} {pathlib.PurePath(str(cmd[0])).name}", rc, text), text
+            return parse(f"{name} {program}", rc, text), text
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool, open(log, "a", encoding="utf-8") as out:
             bad = []
