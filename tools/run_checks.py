@@ -193,6 +193,8 @@ class Checks:
         key = hashlib.sha256(f"{sys.version} {home}\n{wanted.read_text()}".encode()).hexdigest()
         if stamp.exists() and stamp.read_text() == key:
             return Result()
+        if "PLUMB_VENV" in os.environ and home.exists() and not stamp.exists() and any(home.iterdir()):
+            raise RuntimeError(f"PLUMB_VENV={home} is not an environment of ours, and would be emptied: name another directory")
         r = self.step("venv", [sys.executable, "-m", "venv", "--clear", home])
         if r.failed and sys.executable != "/usr/bin/python3":
             r = self.step("venv", ["/usr/bin/python3", "-m", "venv", "--clear", home])
