@@ -228,7 +228,7 @@ static enum err_code gguf_array(struct gguf_reader *r, int depth, struct meta_va
     if (v->array.n > gguf_left(r) / each)
         return err_set(err, ERR_INVALID,
                        "an array of %" PRIu64
-                       " elements (%s) at %zu does not fit the file's %zu bytes",
+                       " elements (%s) at %zu does not fit the file's %zu bytes: is it cut?",
                        v->array.n, meta_type_name(type), r->pos, r->size);
     if (type == META_TYPE_ARRAY)
         return gguf_array_nested(r, depth, v, err);

@@ -1,0 +1,252 @@
+"""plumb inspect: what it says of good files (against the gguf package), of damaged ones, and how models are named."""
+import functools
+import json
+import os
+import pathlib
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+
+import gguf
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLUMB = os.environ.get("PLUMB", str(ROOT / "build/release/plumb"))
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "plumb/models"
+sys.path.insert(0, str(ROOT / "tests/fuzz"))
+import make_gguf_corpus as corpus  # noqa: E402
+
+
+def model(name):
+    path = CACHE / f"{name}.gguf"
+    if not path.exists():
+        pytest.skip(f"model-not-fetched: {name}")
+    return path
+
+
+@functools.cache
+def read(path):
+    return gguf.GGUFReader(path)
+
+
+def inspect(*args, env=None, cwd=None, limit=False):
+    def lower_limits():
+        # The damaged file may not cost memory. (A sanitizer reserves terabytes of address space.)
+        if limit and "asan" not in PLUMB and "tsan" not in PLUMB:
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    return subprocess.run([PLUMB, "inspect", *map(str, args)], capture_output=True, timeout=60, check=False,
+                          env={**os.environ, **(env or {})}, cwd=cwd, preexec_fn=lower_limits)
+
+
+# --- what good files hold ---
+
+def field_value(field):
+    """A field's value as JSON has it; strings that are not UTF-8 have U+FFFD."""
+    kinds = field.types
+    def one(i):
+        part = field.parts[i]
+        if kinds[-1] == gguf.GGUFValueType.STRING:
+            return bytes(part).decode("utf-8", "replace")
+        if kinds[-1] == gguf.GGUFValueType.BOOL:
+            return bool(part[0])
+        return float(part[0]) if part.dtype.kind == "f" else int(part[0])
+    values = [one(i) for i in field.data]
+    return values if kinds[0] == gguf.GGUFValueType.ARRAY else values[0]
+
+
+# Two vocabularies of two kinds; the package takes half a minute to read a large one.
+@pytest.mark.parametrize("name", ["smollm2", "gemma3-270m"])
+def test_json_holds_what_the_gguf_package_reads(name):
+    path = model(name)
+    done = inspect(name, "--json")
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    want = read(path)
+    keys = {k: f for k, f in want.fields.items() if not k.startswith("GGUF.")}
+    assert list(got["metadata"]) == list(keys)
+    for key, field in keys.items():
+        assert got["metadata"][key] == field_value(field), key
+    assert len(got["tensors"]) == len(want.tensors)
+    for t, w in zip(got["tensors"], want.tensors):
+        assert (t["name"], t["type"], t["bytes"], t["offset"], t["file"]) == (
+            w.name, w.tensor_type.name, w.n_bytes, w.data_offset, 0)
+        assert t["shape"] == [int(d) for d in w.shape]
+    assert got["total"] == {"tensors": len(want.tensors), "elements": int(sum(t.n_elements for t in want.tensors)),
+                            "bytes": int(sum(t.n_bytes for t in want.tensors))}
+    assert got["files"] == [{"path": str(path), "bytes": path.stat().st_size}]
+    assert len(got["digest"]) == 64
+
+
+def test_text_summarises_and_lists():
+    model("smollm2")
+    out = inspect().stdout.decode()
+    for words in ("134.52 M in 272 tensors", '"llama"  layers 30, width 576', "49152 tokens, chat template",
+                  "tokenizer.ggml.tokens", '["<|endoftext|>", "<|im_start|>"', "[576, 49152]", "metadata (33)"):
+        assert words in out, words
+    assert max(len(line) for line in out.splitlines()) < 240
+
+
+def test_control_characters_of_a_file_stay_off_the_terminal(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(corpus.gguf([("general.name", corpus.STRING, b"a\x1b]0;x\x07\xc2\x9b\xff\n"),
+                                  ("general.architecture", corpus.STRING, "\x1b[31m")], [("t", 0, [1])]))
+    out = inspect(path).stdout
+    assert b'"a\\x1B]0;x\\x07\\xC2\\x9B\\xFF\\n"' in out
+    assert not any(c < 32 and c != 10 for c in out)
+
+
+def test_every_corpus_file_is_an_answer_or_an_error(tmp_path):
+    n_read = 0
+    for path in sorted((ROOT / "tests/fuzz/corpus/gguf").iterdir()):
+        for flags in ([], ["--json"]):
+            done = inspect("--model", path, *flags)
+            assert done.returncode in (0, 1), path
+            assert bool(done.stderr) == bool(done.returncode), path
+            if flags and done.returncode == 0:
+                json.loads(done.stdout)
+                n_read += 1
+    assert n_read >= 7
+
+
+def test_an_output_that_cannot_be_written_is_a_failure():
+    model("smollm2")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([PLUMB, "inspect", "--json"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 1 and b"cannot be written" in done.stderr
+
+
+# --- how models are named ---
+
+def test_a_missing_model_lists_the_names_and_the_remedy(tmp_path):
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    text = inspect("nonsense", env=env).stderr.decode()
+    for name in ("smollm2", "gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "tools/fetch-models NAME"):
+        assert name in text
+    done = inspect(env=env)
+    assert done.returncode == 1 and b"tools/fetch-models smollm2" in done.stderr
+
+
+def test_names_do_not_leave_the_directory(tmp_path):
+    (tmp_path / "plumb/models/sub").mkdir(parents=True)
+    good = corpus.gguf([("k", corpus.U32, 1)], [])
+    (tmp_path / "plumb/secret.gguf").write_bytes(good)
+    (tmp_path / "plumb/models/sub/in.gguf").write_bytes(good)
+    (tmp_path / "plumb/models/own.gguf").write_bytes(good)
+    (tmp_path / "plumb/models/.hidden.gguf").write_bytes(good)
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert inspect("own", env=env).returncode == 0
+    for name in ("../secret", "sub/in", ".hidden", "..", ".", ""):
+        assert inspect("--model", name, env=env, cwd="/").returncode == 1, name
+
+
+def test_a_relative_cache_home_is_not_used(tmp_path):
+    env = {"XDG_CACHE_HOME": "cache", "HOME": str(tmp_path)}
+    (tmp_path / ".cache/plumb/models").mkdir(parents=True)
+    (tmp_path / ".cache/plumb/models/own.gguf").write_bytes(corpus.gguf([("k", corpus.U32, 1)], []))
+    assert inspect("own", env=env).returncode == 0
+
+
+# --- case B34: damaged copies of the real file ---
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    source = model("smollm2")
+    copy = tmp_path_factory.mktemp("damaged") / "x.gguf"
+    shutil.copyfile(source, copy)
+    yield source.read_bytes(), read(source), copy
+    copy.unlink()
+
+
+def key_value_at(reader, raw, key):
+    at = reader.fields[key].offset
+    return at + 8 + struct.unpack_from("<Q", raw, at)[0]
+
+
+def tensor_at(reader, raw, i):
+    at = reader.tensors[i].field.offset
+    return at + 8 + struct.unpack_from("<Q", raw, at)[0]
+
+
+def lies(reader, raw):
+    d0, d1 = tensor_at(reader, raw, 0), tensor_at(reader, raw, 1)
+    tokens = key_value_at(reader, raw, "tokenizer.ggml.tokens")
+    kind, offset = d0 + 4 + 16, d1 + 4 + 8 + 4
+    embd, norm = "'token_embd.weight'", "'blk.0.attn_norm.weight'"
+    return {
+        "magic": (0, "<I", 0x58554747, ["'GGUX'"]),
+        "ver_big_endian": (4, ">I", 3, ["big-endian"]),
+        "ver_max": (4, "<I", 2**32 - 1, ["version 4294967295"]),
+        "nt_2p63": (8, "<Q", 2**63, ["9223372036854775808 tensors"]),
+        "nt_2p60": (8, "<Q", 2**60, ["1152921504606846976 tensors"]),
+        "nt_plus1": (8, "<Q", 273, ["tensor"]),
+        "nkv_2p63": (16, "<Q", 2**63, ["9223372036854775808 keys"]),
+        "key_len": (24, "<Q", 2**63 - 1, ["a key", "9223372036854775807"]),
+        "key_len_wrap": (24, "<Q", 2**64 - 9, ["a key", "18446744073709551607"]),
+        "arr_len": (tokens + 8, "<Q", 2**61, ["'tokenizer.ggml.tokens'", "2305843009213693952"]),
+        "tok_len": (tokens + 16, "<Q", 2**40, ["'tokenizer.ggml.tokens'", "1099511627776"]),
+        "ndims0": (d0, "<I", 0, [embd, "n_dims is 0"]),
+        "ndims5": (d0, "<I", 5, [embd, "n_dims is 5"]),
+        "ndims_max": (d0, "<I", 2**32 - 1, [embd, "n_dims is 4294967295"]),
+        "dim_wrap": (d0 + 12, "<Q", 2**42 + 1, [embd, "of the tensor data"]),
+        "dim_neg": (d0 + 4, "<Q", 2**64 - 1, [embd, "dimension 0 is 18446744073709551615"]),
+        "type255": (kind, "<I", 255, [embd, "type 255"]),
+        "type4": (kind, "<I", 4, [embd, "type 4"]),
+        "off_unaligned": (offset, "<Q", 30081025, [norm, "offset 30081025"]),
+        "off_end": (offset, "<Q", 2**64 - 32, [norm, "18446744073709551584"]),
+        "off_past": (offset, "<Q", len(raw), [norm, f"at {len(raw)}"]),
+        "off_overlap": (offset, "<Q", 0, [norm, "overlaps", embd]),
+    }
+
+
+CUTS = [("minus1", -1, "cut"), ("half", 98362432 // 2, "cut"), ("midtok", 200000, "cut"), ("midkv", 3000, "cut"),
+        ("hdr8", 8, "cut"), ("empty", 0, "empty")]
+
+
+def assert_refused(name, copy, words):
+    done = inspect("--model", copy, limit=True)
+    text = done.stderr.decode()
+    assert done.returncode == 1, (name, done.returncode, text)
+    assert done.stdout == b"" and text.count("\n") == 1, name
+    for word in (str(copy), *words):
+        assert word in text, (name, word, text)
+
+
+def test_damaged_files_are_refused_by_name(damaged):
+    raw, reader, copy = damaged
+    cases = lies(reader, raw)
+    assert len(cases) == 22
+    with open(copy, "r+b") as f:
+        for name, (at, form, value, words) in cases.items():
+            os.pwrite(f.fileno(), struct.pack(form, value), at)
+            assert_refused(name, copy, words)
+            os.pwrite(f.fileno(), raw[at:at + 8], at)
+    assert inspect("--model", copy, limit=True).returncode == 0
+    for name, size, word in CUTS:
+        os.truncate(copy, size if size >= 0 else len(raw) + size)
+        assert_refused(name, copy, [word])
+    copy.write_bytes(raw)
+
+
+def test_split_files_of_the_real_model_are_one_model(tmp_path):
+    """Written by the gguf package, whose split writer is the published one."""
+    reader = read(model("smollm2"))
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=2)
+    for t in reader.tensors[1:6]:
+        writer.add_tensor(t.name, np.array(t.data), raw_dtype=t.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(tmp_path.iterdir())
+    assert [p.name for p in parts] == [f"m-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
+    done = inspect(parts[0], "--json")
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    assert [t["name"] for t in got["tensors"]] == [t.name for t in reader.tensors[1:6]]
+    assert [t["file"] for t in got["tensors"]] == [0, 0, 1, 1, 2]
+    assert b"part 2 of 3" in inspect(parts[1]).stderr
+    parts[2].unlink()
+    assert b"m-00003-of-00003.gguf: No such file" in inspect(parts[0]).stderr
