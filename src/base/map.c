@@ -48,11 +48,11 @@ static struct map_slot *map_find(const struct map *m, const char *key, size_t n,
     }
 }
 
-static void map_grow(struct map *m)
+static void map_resize(struct map *m, size_t cap)
 {
     struct map_slot *old = m->slots;
     size_t old_cap = m->cap;
-    m->cap = old_cap ? old_cap * 2 : 64;
+    m->cap = cap;
     m->slots = mem_alloc(m->cat, m->cap * sizeof(*m->slots));
     for (size_t i = 0; i < old_cap; i++)
         if (old[i].key)
@@ -60,11 +60,20 @@ static void map_grow(struct map *m)
     mem_free(m->cat, old);
 }
 
+void map_reserve(struct map *m, size_t n)
+{
+    size_t cap = m->cap ? m->cap : 64;
+    while (cap < n * 2)
+        cap *= 2;
+    if (cap > m->cap)
+        map_resize(m, cap);
+}
+
 bool map_add(struct map *m, const char *key, size_t n, int32_t value)
 {
     BUG_ON(!key || n > UINT32_MAX || value < 0);
     if ((m->len + 1) * 2 > m->cap)
-        map_grow(m);
+        map_resize(m, m->cap ? m->cap * 2 : 64);
     uint64_t hash = map_hash(key, n);
     struct map_slot *s = map_find(m, key, n, hash);
     if (s->key)

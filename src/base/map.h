@@ -17,6 +17,9 @@ struct map {
 void map_init(struct map *m, enum mem_cat cat);
 void map_release(struct map *m);
 
+/* Make room for n entries in all, so that adding them does not rebuild the table. */
+void map_reserve(struct map *m, size_t n);
+
 /* Set key to value. Returns false and changes nothing if the key is there already. */
 bool map_add(struct map *m, const char *key, size_t n, int32_t value);
 

@@ -47,6 +47,8 @@ int cli_usage(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 int cli_run_verb(const struct cli_verb *verb, int argc, char **argv);
 
 extern const struct cli_verb cmd_inspect;
+extern const struct cli_verb cmd_tokenize;
+extern const struct cli_verb cmd_detokenize;
 extern const struct cli_verb cmd_version;
 
 #endif

@@ -5,6 +5,8 @@
 #include <string.h>
 
 static const struct cli_verb *const verbs[] = {
+    &cmd_tokenize,
+    &cmd_detokenize,
     &cmd_inspect,
     &cmd_version,
 };

@@ -9,10 +9,11 @@
 #include "base/span.h"
 
 enum tokenizer_kind {
-    TOKENIZER_KIND_BPE, /* byte-level BPE: GGUF "gpt2" */
-    TOKENIZER_KIND_SPM, /* SentencePiece BPE with scores and byte fallback: GGUF "llama" */
-    TOKENIZER_KIND_WPM, /* WordPiece: GGUF "bert" */
-    TOKENIZER_KIND_UGM, /* SentencePiece unigram: GGUF "t5" */
+    TOKENIZER_KIND_BPE,     /* byte-level BPE: GGUF "gpt2" */
+    TOKENIZER_KIND_BPE_SPM, /* BPE over characters, a space is U+2581, byte fallback: GGUF "gemma4" */
+    TOKENIZER_KIND_SPM,     /* SentencePiece BPE with scores and byte fallback: GGUF "llama" */
+    TOKENIZER_KIND_WPM,     /* WordPiece: GGUF "bert" */
+    TOKENIZER_KIND_UGM,     /* SentencePiece unigram: GGUF "t5" */
 };
 
 enum token_type { /* numbers as in GGUF tokenizer.ggml.token_type */
@@ -39,19 +40,27 @@ struct tokenizer_spec {
     const struct tokenizer_str *merges; /* [n_merges] "left right", BPE; may be NULL */
     int32_t n_merges;
     const char *pre; /* pre-tokenizer id ("llama-bpe", "qwen2", "smollm", ...); NULL = none given */
-    int32_t bos, eos, eot, unk, sep, pad, cls, mask;
-    bool add_bos, add_eos;    /* what the model expects around a prompt */
-    bool add_space_prefix;    /* SPM */
-    bool remove_extra_spaces; /* UGM, SPM */
+    int32_t bos, eos, eot, eom, unk, sep, pad, cls, mask;
+    bool add_bos, add_eos; /* what the model expects around a prompt */
+    bool
+        add_space_prefix; /* SPM, UGM: a space in front of the text and of what follows a special token */
+    bool remove_extra_spaces;      /* UGM, SPM: runs of spaces count as one, none at the ends */
+    bool strip_after_special;      /* white space after a special token is not text (Phi-3) */
+    bool lowercase, strip_accents; /* WPM */
+    const uint8_t *charsmap;       /* UGM: SentencePiece's precompiled normaliser; may be NULL */
+    size_t charsmap_bytes;
 };
 
 struct tokenizer;
 
-/* Errors: ERR_INVALID - damaged vocabulary (text names the token); ERR_UNSUPPORTED - kind. An unknown or missing pre-tokenizer
- * id is a logged warning that names it and the one used instead. Free with tokenizer_free. */
+/* Errors: ERR_INVALID - damaged vocabulary (text names the token or merge); ERR_UNSUPPORTED - kind; ERR_NOMEM. An unknown or
+ * missing pre-tokenizer id is a logged warning that names it and the one used instead. Free with tokenizer_free. */
 enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer **out,
                             struct err *err) MUST_CHECK;
 void tokenizer_free(struct tokenizer *t);
+
+/* Whether models with this pre-tokenizer id expect a bos where their file does not say ("llama-bpe" does). pre may be NULL. */
+bool tokenizer_pre_adds_bos(const char *pre);
 
 struct token_list { /* growable ids with a cap */
     int32_t *ids;
@@ -83,6 +92,26 @@ struct tokenizer_str tokenizer_bytes(const struct tokenizer *t, int32_t id, bool
 /* Decode a whole list, as Hugging Face decode() with clean-up off (SPM: the prefix space is removed at the start). */
 enum err_code tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int32_t n,
                                bool with_special, struct buf *out, struct err *err) MUST_CHECK;
+
+/* A decoder for one stream of ids. What it gives out ends at a code point's border at every call; bytes that no later byte can
+ * complete become U+FFFD, once each maximal part (as Python's errors="replace"). All outputs joined are the same however the
+ * ids were grouped. No allocation but out's. */
+struct detok_stream {
+    const struct tokenizer *t;
+    bool with_special;
+    bool strip_space; /* the next space that starts the text is dropped */
+    uint8_t n_held;   /* private: the start of a code point that waits for more bytes */
+    char held[4];
+};
+/* at_start: the ids begin a text, so that the prefix space of SPM, UGM and WPM is not shown (false: they continue one). */
+void detok_stream_init(struct detok_stream *s, const struct tokenizer *t, bool at_start,
+                       bool with_special);
+/* Append to out what can be shown after one more id. */
+void detok_stream_push(struct detok_stream *s, int32_t id, struct buf *out);
+/* The same for bytes that did not come from one token (an engine's forced text). */
+void detok_stream_push_bytes(struct detok_stream *s, const char *bytes, size_t n, struct buf *out);
+/* The stream ends: a cut code point is dropped. Returns the number of bytes dropped (0..3). */
+size_t detok_stream_finish(struct detok_stream *s);
 
 int32_t tokenizer_n_tokens(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);

@@ -1,0 +1,19 @@
+/* pretok_int.h - the table of published pre-tokenizers. */
+#ifndef PLUMB_TOKENIZER_PRETOK_INT_H
+#define PLUMB_TOKENIZER_PRETOK_INT_H
+
+#include "tokenizer/tokenizer_int.h"
+
+#define PRETOK_STAGES_MAX 8
+
+struct pretok_entry {
+    const char *ids; /* values of tokenizer.ggml.pre, spaces between; NULL ends the table */
+    struct pretok_info info;
+    struct {
+        const char *pattern; /* NULL ends; \s and \S are Unicode's White_Space */
+        int cut; /* digits: matches are cut into groups of so many from the right; 0 = not */
+    } stages[PRETOK_STAGES_MAX];
+};
+extern const struct pretok_entry pretok_table[];
+
+#endif

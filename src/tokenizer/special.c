@@ -1,0 +1,156 @@
+/* special.c - where added tokens stand in a text: leftmost, then longest, as Hugging Face's added vocabulary.
+ *
+ * The tokens are sorted by bytes; at a position the range of those that share the text's next bytes is narrowed one byte at a
+ * time, so a token that is a prefix of others is met before them and the last one met whole is the longest. */
+#include "tokenizer/tokenizer_int.h"
+
+#include <stdlib.h>
+
+static int special_compare(const void *pa, const void *pb)
+{
+    const struct special *a = pa;
+    const struct special *b = pb;
+    int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
+    if (c != 0)
+        return c;
+    if (a->len != b->len)
+        return a->len < b->len ? -1 : 1;
+    return a->id < b->id ? -1 : 1;
+}
+
+/* Spelling as text.c leaves the text: SentencePiece kinds match after ' ' became U+2581. */
+static void special_spell(const struct tokenizer *t, int32_t id, struct buf *out)
+{
+    struct tokenizer_str piece = tokenizer_piece(t, id);
+    bool escape = t->kind == TOKENIZER_KIND_SPM || t->kind == TOKENIZER_KIND_BPE_SPM;
+    for (size_t i = 0; i < piece.len; i++) {
+        if (escape && piece.data[i] == ' ')
+            buf_add(out, SPACE_MARK, SPACE_MARK_LEN);
+        else
+            buf_add_char(out, piece.data[i]);
+    }
+}
+
+static bool special_is_added(const struct tokenizer *t, int32_t id)
+{
+    uint8_t type = t->types[id];
+    return type == TOKEN_TYPE_CONTROL || type == TOKEN_TYPE_USER || type == TOKEN_TYPE_UNKNOWN;
+}
+
+enum err_code special_set_init(struct special_set *s, struct tokenizer *t, struct err *err)
+{
+    enum err_code code = ERR_OK;
+    struct buf spelled;
+    int32_t n = 0;
+    *s = (struct special_set){ 0 };
+    buf_init(&spelled, MEM_CAT_TOKENIZER, UINT32_MAX);
+    for (int32_t id = 0; id < t->n_tokens; id++)
+        n += special_is_added(t, id) && t->texts[id].piece_len > 0;
+    s->items = mem_try_array(MEM_CAT_TOKENIZER, (size_t)n + 1, sizeof(*s->items));
+    if (!s->items) {
+        code = err_set(err, ERR_NOMEM, "tokenizer: no memory for %d added tokens", n);
+        goto out;
+    }
+    for (int32_t id = 0; id < t->n_tokens; id++) {
+        if (!special_is_added(t, id) || t->texts[id].piece_len == 0)
+            continue;
+        buf_reset(&spelled);
+        special_spell(t, id, &spelled);
+        code = buf_check(&spelled, "an added token", err);
+        if (code)
+            goto out;
+        s->items[s->n++] = (struct special){
+            .text = mem_strndup(MEM_CAT_TOKENIZER, spelled.data, spelled.len),
+            .len = (uint32_t)spelled.len,
+            .id = id,
+            .is_control = t->types[id] != TOKEN_TYPE_USER,
+        };
+    }
+    qsort(s->items, (size_t)s->n, sizeof(*s->items), special_compare);
+    for (int b = 0, i = 0; b <= 256; b++) {
+        while (i < s->n && (unsigned char)s->items[i].text[0] < b)
+            i++;
+        s->first[b] = i;
+    }
+out:
+    buf_release(&spelled);
+    return code;
+}
+
+void special_set_release(struct special_set *s)
+{
+    for (int32_t i = 0; i < s->n; i++)
+        mem_free(MEM_CAT_TOKENIZER, (char *)s->items[i].text);
+    mem_free(MEM_CAT_TOKENIZER, s->items);
+    *s = (struct special_set){ 0 };
+}
+
+static bool span_list_touches(const struct span_list *l, size_t p0, size_t p1)
+{
+    if (!l)
+        return false;
+    size_t lo = 0;
+    size_t hi = l->n;
+    while (lo < hi) { /* the first span that ends after p0 */
+        size_t mid = lo + (hi - lo) / 2;
+        if (l->spans[mid].p1 > p0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo < l->n && l->spans[lo].p0 < p1;
+}
+
+/* The first item of [lo, hi) whose byte at depth is >= b (items shorter than that come first). */
+static int32_t special_bound(const struct special_set *s, int32_t lo, int32_t hi, uint32_t depth,
+                             int b)
+{
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        const struct special *m = &s->items[mid];
+        if (m->len <= depth || (unsigned char)m->text[depth] < b)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The longest token that stands at text[at..]; id -1 if none. */
+static struct special_match special_at(const struct special_set *s, const char *text, size_t len,
+                                       size_t at, const struct span_list *caller, bool has_control)
+{
+    struct special_match best = { .p0 = at, .id = -1 };
+    int32_t lo = s->first[(unsigned char)text[at]];
+    int32_t hi = s->first[(unsigned char)text[at] + 1];
+    for (uint32_t depth = 1; lo < hi; depth++) {
+        for (int32_t i = lo; i < hi && s->items[i].len == depth; i++) {
+            const struct special *m = &s->items[i];
+            if (m->is_control && (!has_control || span_list_touches(caller, at, at + depth)))
+                continue;
+            best.p1 = at + depth;
+            best.id = m->id;
+            break; /* of equal spellings the first id */
+        }
+        if (at + depth >= len)
+            break;
+        int b = (unsigned char)text[at + depth];
+        lo = special_bound(s, lo, hi, depth, b);
+        hi = special_bound(s, lo, hi, depth, b + 1);
+    }
+    return best;
+}
+
+struct special_match special_find(const struct special_set *s, const char *text, size_t len,
+                                  size_t from, const struct span_list *caller, bool has_control)
+{
+    for (size_t at = from; at < len; at++) {
+        unsigned char b = (unsigned char)text[at];
+        if (s->first[b] == s->first[b + 1])
+            continue;
+        struct special_match m = special_at(s, text, len, at, caller, has_control);
+        if (m.id >= 0)
+            return m;
+    }
+    return (struct special_match){ .p0 = len, .p1 = len, .id = -1 };
+}
