@@ -40,7 +40,7 @@ enum err_code file_read(const char *path, struct buf *out, struct err *err)
 enum err_code file_map_open(struct file_map *m, const char *path, struct err *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for its writer */
     if (fd < 0)
         return file_error(err, path);
     enum err_code code = ERR_OK;

@@ -128,6 +128,10 @@ static void files_are_read_whole_or_not(void **state)
     assert_int_equal(file_read(path, &b, &err), ERR_NOT_FOUND);
     assert_int_equal(file_map_open(&m, path, &err), ERR_NOT_FOUND);
     assert_int_equal(file_map_open(&m, "/", &err), ERR_INVALID);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(file_map_open(&m, path, &err),
+                     ERR_INVALID); /* and it does not wait for a writer */
+    unlink(path);
 }
 
 static void the_cache_directory_follows_the_environment(void **state)

@@ -291,6 +291,26 @@ static void the_digest_of_a_split_set_is_that_of_the_whole(void **state)
     assert_string_equal(split, whole);
 }
 
+/* 64 GiB of zeros that cost no disk hold 2^32 empty strings: refused before 64 GiB are asked for. */
+static void a_sparse_file_justifies_no_memory(void **state)
+{
+    static struct image m;
+    char path[] = "/tmp/t_weights.XXXXXX";
+    struct weights *w = NULL;
+    struct err err;
+    int fd = mkstemp(path);
+    put_header(&m, 3, 0, 1);
+    put_key(&m, "many", META_TYPE_ARRAY);
+    put_array(&m, META_TYPE_STRING, (uint64_t)1 << 32);
+    assert_int_equal(write(fd, m.data, m.n), (ssize_t)m.n);
+    assert_int_equal(ftruncate(fd, (off_t)1 << 36), 0);
+    close(fd);
+    assert_int_equal(weights_open(path, &w, &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "key 'many': no memory for an array of 4294967296 strings"));
+    assert_null(w);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +323,7 @@ int main(void)
         cmocka_unit_test(split_keys_are_integers),
         cmocka_unit_test(split_files_are_found_by_name),
         cmocka_unit_test(the_digest_of_a_split_set_is_that_of_the_whole),
+        cmocka_unit_test(a_sparse_file_justifies_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
