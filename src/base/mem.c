@@ -145,6 +145,70 @@ void mem_free_big(enum mem_cat cat, void *p, size_t n)
     mem_count(cat, -(int64_t)size);
 }
 
+/* Committed in steps of this: few system calls, little memory beyond what is used (untouched pages cost nothing). */
+#define REGION_STEP ((size_t)64 << 20)
+
+bool mem_region_init(struct mem_region *r, enum mem_cat cat, size_t max)
+{
+    *r = (struct mem_region){ .cat = cat };
+    if (max > SIZE_MAX / 2 - MEM_HUGE)
+        return false;
+    max = mem_big_size(max);
+    char *p =
+        mmap(NULL, max + MEM_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return false;
+    char *at = (char *)(((uintptr_t)p + MEM_HUGE - 1) & ~(uintptr_t)(MEM_HUGE - 1));
+    if (at > p)
+        munmap(p, (size_t)(at - p));
+    if (p + MEM_HUGE > at)
+        munmap(at + max, (size_t)(p + MEM_HUGE - at));
+    r->base = at;
+    r->max = max;
+    return true;
+}
+
+void mem_region_release(struct mem_region *r)
+{
+    if (!r->base)
+        return;
+    mem_count(r->cat, -(int64_t)r->used);
+    munmap(r->base, r->max);
+    *r = (struct mem_region){ .cat = r->cat };
+}
+
+void *mem_region_take(struct mem_region *r, size_t n)
+{
+    mem_check_guard();
+    if (mem_should_fail() || !r->base || n > r->max - r->used)
+        return NULL;
+    n = (n + 63) & ~(size_t)63;
+    if (n > r->max - r->used)
+        return NULL;
+    size_t end = r->used + n;
+    if (end > r->committed) {
+        size_t to = (end + REGION_STEP - 1) / REGION_STEP * REGION_STEP;
+        to = to < r->max ? to : r->max;
+        char *at = r->base + r->committed;
+        if (mprotect(at, to - r->committed, PROT_READ | PROT_WRITE) != 0)
+            return NULL;
+        madvise(at, to - r->committed, MADV_HUGEPAGE);
+        r->committed = to;
+    }
+    void *p = r->base + r->used;
+    r->used = end;
+    mem_count(r->cat, (int64_t)n);
+    return p;
+}
+
+void mem_region_reset(struct mem_region *r)
+{
+    if (r->committed)
+        madvise(r->base, r->committed, MADV_DONTNEED); /* also makes it zero again */
+    mem_count(r->cat, -(int64_t)r->used);
+    r->used = 0;
+}
+
 void mem_free(enum mem_cat cat, void *p)
 {
     if (!p)

@@ -38,6 +38,23 @@ void *mem_try_array(enum mem_cat cat, size_t n, size_t size) MUST_CHECK;
 void *mem_try_big(enum mem_cat cat, size_t n) MUST_CHECK;
 void mem_free_big(enum mem_cat cat, void *p, size_t n);
 
+/* One range of addresses that fills from the front, for many large blocks that live together (packed weights): no block pays
+ * for rounding to a huge page. Memory is committed as it is taken. Not thread-safe. */
+struct mem_region {
+    enum mem_cat cat;
+    char *base;
+    size_t max;       /* bytes of addresses */
+    size_t used;      /* bytes handed out, padding included */
+    size_t committed; /* bytes that may be touched */
+};
+
+bool mem_region_init(struct mem_region *r, enum mem_cat cat, size_t max) MUST_CHECK;
+void mem_region_release(struct mem_region *r); /* a zeroed region is fine */
+/* 64-byte aligned, zeroed. NULL: max is reached or the system has no memory. */
+void *mem_region_take(struct mem_region *r, size_t n) MUST_CHECK;
+/* Empty it; every block is gone. */
+void mem_region_reset(struct mem_region *r);
+
 void mem_free(enum mem_cat cat, void *p); /* p may be NULL */
 char *mem_strdup(enum mem_cat cat, const char *s);
 char *mem_strndup(enum mem_cat cat, const char *s,

@@ -1,0 +1,247 @@
+/* cpu_int.h - what the files of the CPU backend share: packed weights, quantised activations, tables of kernels. */
+#ifndef PLUMB_KERNELS_CPU_CPU_INT_H
+#define PLUMB_KERNELS_CPU_CPU_INT_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+#include "tensor/group.h"
+
+#define TILE     16  /* weight rows of a tile: one 512-bit register of f32 */
+#define CPU_ROWS 512 /* activation rows that linear quantises at a time */
+
+/* Packed layout. A matrix is tiles of 16 rows, one after the other, each a run of blocks of `groups` groups: one linear
+ * stream. Byte (4r + b) of a 64-byte code vector j belongs to row r, element k = 4j + b of the group. Codes are stored plus
+ * `bias`, so that they are unsigned. Rows past `out` and groups past `in` are zero.
+ *
+ * offset in a block                                                         (g: group in the block)
+ * Q4_0        32g: d f16[16];        64 + 256g: nibbles
+ * Q4_1         0: d f16[16];  32: m f16[16];  64: nibbles
+ * Q5_0        32g: d f16[16];        64 + 320g: nibbles, fifth bits
+ * Q5_1         0: d;  32: m;         64: nibbles, fifth bits
+ * Q8_0        32g: d f16[16];        64 + 512g: bytes (j = 0..7)
+ * Q4_K         0: d;  32: -dmin;     64 + 32g: scale u8[16], min u8[16];  320 + 256g: nibbles
+ * Q5_K         as Q4_K;              320 + 320g: nibbles, fifth bits
+ * Q6_K         0: d;  32 + 32g: scale s8[16] of k < 16, then of k >= 16;  320 + 384g: nibbles, top bits
+ * F16 BF16 F32 one block of `in` elements: [in][16]
+ * nibbles: 4 vectors j = 0..3: low nibble k = 4j + b, high nibble k = 16 + 4j + b
+ * fifth bits: 1 vector: bit j is the fifth bit of k = 4j + b, j = 0..7
+ * top bits: 2 vectors h: bits 2j, 2j + 1 are the top two bits of k = 16h + 4j + b, j = 0..3 */
+enum lin_kind {
+    LIN_KIND_Q4_0,
+    LIN_KIND_Q4_1,
+    LIN_KIND_Q5_0,
+    LIN_KIND_Q5_1,
+    LIN_KIND_Q8_0,
+    LIN_KIND_Q4_K,
+    LIN_KIND_Q5_K,
+    LIN_KIND_Q6_K,
+    LIN_KIND_GROUPED, /* the kinds before this are quantised */
+    LIN_KIND_F16 = LIN_KIND_GROUPED,
+    LIN_KIND_BF16,
+    LIN_KIND_F32,
+    LIN_KIND_COUNT
+};
+
+/* Constant expressions of the kind, so that a kernel specialised on it folds them. */
+static inline int lin_log2_groups(enum lin_kind k) /* of groups in a block */
+{
+    return k >= LIN_KIND_Q4_K ? 3 : k == LIN_KIND_Q4_1 || k == LIN_KIND_Q5_1 ? 0 : 1;
+}
+static inline int lin_block_bytes(enum lin_kind k)
+{
+    static const int bytes[LIN_KIND_GROUPED] = { 576, 320, 704, 384, 1088, 2368, 2880, 3392 };
+    return bytes[k];
+}
+static inline int lin_code_bytes(enum lin_kind k) /* of a group */
+{
+    static const int bytes[LIN_KIND_GROUPED] = { 256, 256, 320, 320, 512, 256, 320, 384 };
+    return bytes[k];
+}
+static inline int lin_code_offset(enum lin_kind k) /* of the first group in its block */
+{
+    return k >= LIN_KIND_Q4_K ? 320 : 64;
+}
+static inline int lin_bias(enum lin_kind k)
+{
+    static const int bias[LIN_KIND_GROUPED] = { 8, 0, 16, 0, 128, 0, 0, 32 };
+    return bias[k];
+}
+static inline bool lin_is_affine(enum lin_kind k)
+{
+    return k == LIN_KIND_Q4_1 || k == LIN_KIND_Q5_1 || k == LIN_KIND_Q4_K || k == LIN_KIND_Q5_K;
+}
+
+struct weight {
+    struct weight_shape shape;
+    enum lin_kind kind;
+    int64_t n_groups; /* of a row, if grouped */
+    int64_t n_tiles;
+    size_t tile_bytes;
+    uint8_t *data; /* [n_tiles][tile_bytes], 64-byte aligned */
+};
+
+/* Quantised activations of up to CPU_ROWS rows. Rows lie in blocks of mb = min(rows, 16): row t, group g is at index
+ * (t / mb * n_groups + g) * mb + t % mb of every array, so the rows of a block are beside each other in each group. */
+struct act {
+    int mb;
+    int64_t n_groups;
+    int8_t *q; /* [.][32] */
+    float *d;  /* [.] scale */
+    float *s;  /* [.] d * sum of q */
+    /* [.] What undoes a bias in the codes: -8, -16, -128 times the sum of q; -32 times that over each half. */
+    int32_t *neg8, *neg16, *neg128, *neg32_0, *neg32_1;
+    float *f; /* [rows][in] cleaned copy, for float weights */
+};
+
+static inline int64_t act_index(const struct act *a, int64_t t, int64_t g)
+{
+    return (t / a->mb * a->n_groups + g) * a->mb + t % a->mb;
+}
+
+/* One matrix product of a job: y[t] = x[t] * W^T for rows [0, n_rows). */
+struct lin_job {
+    const struct weight *w;
+    const struct act *x;
+    int n_rows;
+    float *y; /* [n_rows], y_stride apart */
+    int64_t y_stride;
+};
+
+/* Per-thread scratch of linear: an unpacked part of a tile and the accumulators of a few tiles. */
+#define LIN_CHUNK   32 /* groups that are unpacked at a time */
+#define LIN_N_TILES 4  /* tiles that share a pass over the activations */
+struct lin_scratch {
+    _Alignas(64) uint8_t codes[LIN_CHUNK][512];             /* [group][j][4r + b], unsigned */
+    _Alignas(64) float scale[LIN_CHUNK][3][TILE];           /* d, then m or (s0, s1) */
+    _Alignas(64) float acc[LIN_N_TILES][2][CPU_ROWS][TILE]; /* ad, am */
+    _Alignas(
+        64) int32_t dot[2][LIN_CHUNK][TILE][TILE]; /* tile kernels: [half][group][row of x][row] */
+};
+
+/* Tiles [tile0, tile1) of a job, all its rows. Need: 1 <= tile1 - tile0 <= LIN_N_TILES when n_rows > 8. */
+typedef void lin_fn(const struct lin_job *job, int64_t tile0, int64_t tile1, struct lin_scratch *s);
+
+struct lin_ops {
+    const char *name;
+    lin_fn *grouped, *plain; /* quantised kinds; float kinds */
+};
+
+/* Row-wise kernels. All pointers may be unaligned. */
+struct rows_ops {
+    const char *name;
+    /* Quantise (part of) row t: groups [g0, g1). False: a value was not finite. */
+    bool (*quantise)(struct act *a, int64_t t, const float *x, int64_t g0, int64_t g1);
+    /* Copy with non-finite values as zero. False: there was one. */
+    bool (*clean)(float *y, const float *x, int64_t n);
+    void (*rms_norm)(float *y, const float *x, const float *w, int n, float eps);
+    void (*rope)(float *x, const struct rope *r, const float *cs, const float *sn);
+    void (*glu)(float *y, const float *g, const float *u, int64_t n, enum glu_kind kind);
+    void (*add)(float *y, const float *x, int64_t n);
+    void (*scale)(float *y, int64_t n, float s);
+    void (*softcap)(float *y, int64_t n, float cap);
+};
+
+/* Attention kernels over one page part; P = KV_PAGE_TOKENS positions. A query is a head of a row. */
+#define ATTN_QUERIES 6 /* that share a pass over a page part */
+struct attn_ops {
+    const char *name;
+    /* n stored elements to f32 */
+    void (*widen)(float *y, const uint8_t *x, int64_t n, enum dtype type);
+    /* c[i][j] = chain over k in [k0, k1) ascending of a[i][k] * b[k][j], from zero.
+     * i < n <= ATTN_QUERIES, j < cols (a multiple of 16 or the last part of a row is done singly) */
+    void (*product)(float *const *c, const float *const *a, int n, const float *b, int64_t b_stride,
+                    int k0, int k1, int cols);
+    /* score[j] for j in [j0, j1): scaled and capped, then w[j] = exp(score[j] - max), 0 outside; gives max and sum.
+     * False: a score is not finite. */
+    bool (*weights)(float *score, int j0, int j1, float scale, float softcap, float *max,
+                    float *sum);
+    /* acc[i] = part[i] * beta + acc[i] * alpha */
+    void (*merge)(float *acc, const float *part, int n, float alpha, float beta);
+    /* y[i] = x[i] * s. False: a result is not finite. */
+    bool (*finish)(float *y, const float *x, int n, float s);
+    void (*narrow)(uint8_t *y, const float *x, int64_t n, enum dtype type);
+};
+
+extern const struct lin_ops lin_ops_c, lin_ops_avx2, lin_ops_avxvnni, lin_ops_avx512, lin_ops_amx;
+extern const struct rows_ops rows_ops_c, rows_ops_avx2, rows_ops_avx512;
+extern const struct attn_ops attn_ops_c, attn_ops_avx2, attn_ops_avx512;
+
+struct rope_cache;
+
+struct cpu_state {
+    enum cpu_level level;
+    struct lin_ops lin;
+    struct rows_ops rows;
+    struct attn_ops attn;
+    struct pool *pool;
+    struct mem_region region; /* packed weights */
+    int64_t n_weights;        /* live; at zero the region empties */
+    uint8_t flags[BACKEND_ROWS_MAX];
+    int n_rows;
+    int64_t max_in; /* longest `in` packed so far; sizes act */
+    size_t act_bytes;
+    uint8_t *act_mem;
+    struct lin_scratch *scratch;       /* [threads] */
+    struct attn_scratch *attn_scratch; /* [threads + 1] */
+    float *attn_parts;
+    struct rope_cache *rope_cache;
+};
+
+static inline struct cpu_state *cpu_of(struct backend *be)
+{
+    return be->state;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* pack.c */
+bool cpu_supports(const struct backend *be, enum dtype type);
+enum err_code cpu_pack(struct backend *be, const struct weight_source *src, struct weight **out,
+                       struct err *err);
+void cpu_unpack_free(struct backend *be, struct weight *w);
+const struct weight_shape *cpu_shape(const struct weight *w);
+/* Group g of row r in a tile, in canonical form. */
+void cpu_weight_group(const struct weight *w, const uint8_t *tile, int r, int64_t g,
+                      struct group *out);
+/* Decode row r of w to f32 (embed, tests). */
+void cpu_weight_row(const struct weight *w, int64_t r, float *out);
+
+/* linear.c */
+void cpu_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);
+void cpu_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w);
+void cpu_linear_many(struct backend *be, int n, const struct tensor *y, struct tensor x,
+                     const struct weight *const *w);
+/* Make the activation buffers fit rows of `in`. False: no memory, all as before. */
+bool cpu_linear_reserve(struct cpu_state *st, int64_t in);
+
+/* rows.c */
+void cpu_add_bias(struct backend *be, struct tensor y, const float *b);
+void cpu_rms_norm(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
+                  float eps);
+void cpu_rope(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
+              const int32_t *pos);
+void cpu_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
+             enum glu_kind kind);
+void cpu_add(struct backend *be, struct tensor y, struct tensor x);
+void cpu_scale(struct backend *be, struct tensor y, float s);
+void cpu_softcap(struct backend *be, struct tensor y, float cap);
+void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+struct rope_cache *rope_cache_new(void); /* NULL: no memory */
+void rope_cache_free(struct rope_cache *c);
+void rope_cache_clear(struct rope_cache *c);
+
+/* attention.c */
+size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);
+void cpu_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
+                  const struct seq_view *seqs, int n_seqs);
+void cpu_attention(struct backend *be, struct tensor out, struct tensor q,
+                   const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
+                   const struct attn_params *p);
+/* Per-thread scratch for `threads` threads. False: no memory. */
+bool cpu_attention_init(struct cpu_state *st, int threads);
+void cpu_attention_release(struct cpu_state *st, int threads);
+
+#endif

@@ -1,0 +1,282 @@
+/* linear_ymm.h - 256-bit matrix products, shared by linear_avx2.c and linear_avxvnni.c (which defines YMM_VNNI 1).
+ *
+ * Half a tile at a time: one register holds 8 rows x 4 elements of k. Without VNNI, products of unsigned codes and signed
+ * activations are added in pairs to int16 (vpmaddubsw), a few of them there, then widened: 8 with 4-bit codes (8 * 2 * 15 * 127 =
+ * 30480), 4 with 5 bits (31496), 2 with 6 bits (32004). 8-bit codes would saturate: they go as |w| and x with w's sign (32512).
+ * All of it is exact, so the bits are those of every other way. */
+#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/plain_impl.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define Y_INLINE static inline __attribute__((always_inline))
+#define Y_ROWS   4 /* rows of x in a pass: four accumulators each fill the 16 registers */
+
+Y_INLINE int code_bits(const enum lin_kind kind)
+{
+    if (kind == LIN_KIND_Q8_0)
+        return 8;
+    if (kind == LIN_KIND_Q6_K)
+        return 6;
+    return kind == LIN_KIND_Q5_0 || kind == LIN_KIND_Q5_1 || kind == LIN_KIND_Q5_K ? 5 : 4;
+}
+
+/* Products that may be added in int16 before widening. */
+Y_INLINE int narrow_max(const int bits)
+{
+    return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+}
+
+Y_INLINE __m256i y_load(const uint8_t *p)
+{
+    return _mm256_load_si256((const __m256i *)p);
+}
+
+Y_INLINE __m256i y_bcast(const int8_t *p)
+{
+    int32_t u;
+    memcpy(&u, p, 4);
+    return _mm256_set1_epi32(u);
+}
+
+/* Code vectors j and 4 + j (j = 0..3), rows of one half: c points at the group's codes plus 32 * half. */
+Y_INLINE void codes_pair(const enum lin_kind kind, const uint8_t *c, const int j, __m256i *lo,
+                         __m256i *hi)
+{
+    __m256i v = y_load(c + 64 * j);
+    if (kind == LIN_KIND_Q8_0) {
+        *lo = v;
+        *hi = y_load(c + 256 + 64 * j);
+        return;
+    }
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i a = _mm256_and_si256(v, nibble);
+    __m256i b = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
+    if (code_bits(kind) == 5) {
+        __m256i h = y_load(c + 256), bit = _mm256_set1_epi8(16);
+        a = _mm256_or_si256(a, _mm256_and_si256(_mm256_slli_epi32(h, 4 - j), bit));
+        b = _mm256_or_si256(b, _mm256_and_si256(_mm256_srli_epi32(h, j), bit));
+    }
+    if (kind == LIN_KIND_Q6_K) {
+        __m256i h0 = y_load(c + 256), h1 = y_load(c + 320);
+        const __m256i bits = _mm256_set1_epi8(48);
+        if (j < 2) {
+            h0 = _mm256_slli_epi32(h0, 4 - 2 * j);
+            h1 = _mm256_slli_epi32(h1, 4 - 2 * j);
+        } else if (j == 3) {
+            h0 = _mm256_srli_epi32(h0, 2);
+            h1 = _mm256_srli_epi32(h1, 2);
+        }
+        a = _mm256_or_si256(a, _mm256_and_si256(h0, bits));
+        b = _mm256_or_si256(b, _mm256_and_si256(h1, bits));
+    }
+    *lo = a;
+    *hi = b;
+}
+
+/* Scales of group `sub` of the block at b, 8 rows: d, and m (affine) or s0, s1 (Q6_K). */
+Y_INLINE __m256 y_f16(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)p));
+}
+
+Y_INLINE __m256 y_u8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+Y_INLINE __m256 y_s8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+Y_INLINE void load_scales(const enum lin_kind kind, const uint8_t *b, int sub, int half, __m256 *d,
+                          __m256 *x, __m256 *y)
+{
+    *d = y_f16((lin_log2_groups(kind) == 1 ? b + 32 * sub : b) + 16 * half);
+    if (lin_is_affine(kind))
+        *x = y_f16(b + 32 + 16 * half);
+    if (kind == LIN_KIND_Q4_K || kind == LIN_KIND_Q5_K) {
+        *d = _mm256_mul_ps(*d, y_u8(b + 64 + 32 * sub + 8 * half));
+        *x = _mm256_mul_ps(*x, y_u8(b + 80 + 32 * sub + 8 * half));
+    }
+    if (kind == LIN_KIND_Q6_K) {
+        *x = y_s8(b + 32 + 32 * sub + 8 * half);
+        *y = y_s8(b + 48 + 32 * sub + 8 * half);
+    }
+}
+
+/* Dot products of a group for nt rows of x: the eight code vectors are given one by one, in any order, each k once. */
+struct dots {
+    __m256i wide[Y_ROWS];   /* int32 */
+    __m256i narrow[Y_ROWS]; /* int16 pairs not yet widened */
+    int n;                  /* products in narrow */
+};
+
+Y_INLINE void dots_flush(struct dots *a, const int nt)
+{
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+        a->wide[t] =
+            _mm256_add_epi32(a->wide[t], _mm256_madd_epi16(a->narrow[t], _mm256_set1_epi16(1)));
+    }
+    a->n = 0;
+}
+
+/* q: the four elements of x for the first row; rows are GROUP bytes apart. */
+Y_INLINE void dots_add(struct dots *a, const int bits, const int nt, __m256i w, const int8_t *q)
+{
+#if YMM_VNNI
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+        a->wide[t] = _mm256_dpbusd_avx_epi32(a->wide[t], w, y_bcast(q + t * GROUP));
+#else
+    if (bits == 8)
+        w = _mm256_xor_si256(w, _mm256_set1_epi8(-128)); /* back to signed */
+    __m256i mag = bits == 8 ? _mm256_abs_epi8(w) : w;
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+        __m256i x = y_bcast(q + t * GROUP);
+        __m256i p = _mm256_maddubs_epi16(mag, bits == 8 ? _mm256_sign_epi8(x, w) : x);
+        a->narrow[t] = a->n ? _mm256_add_epi16(a->narrow[t], p) : p;
+    }
+    if (++a->n == narrow_max(bits))
+        dots_flush(a, nt);
+#endif
+}
+
+/* What the wide sums start from: the bias undone; none where codes are used as signed. */
+Y_INLINE void dots_start(struct dots *a, const int nt, const int32_t *neg)
+{
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+        a->wide[t] = neg ? _mm256_set1_epi32(neg[t]) : _mm256_setzero_si256();
+    a->n = 0;
+}
+
+static inline const int32_t *neg_of(const enum lin_kind kind, const struct act *x)
+{
+    switch (lin_bias(kind)) {
+    case 8:
+        return x->neg8;
+    case 16:
+        return x->neg16;
+    case 128:
+        return YMM_VNNI ? x->neg128 : NULL;
+    case 32:
+        return x->neg32_0;
+    default:
+        return NULL;
+    }
+}
+
+Y_INLINE void chain(const bool affine, const bool halves, __m256i dot, __m256i dot1, __m256 d,
+                    __m256 m, __m256 m1, const float *dx, const float *s, __m256 *ad, __m256 *am)
+{
+    __m256 u = _mm256_cvtepi32_ps(dot);
+    if (halves)
+        u = _mm256_fmadd_ps(m, u, _mm256_mul_ps(m1, _mm256_cvtepi32_ps(dot1)));
+    *ad = _mm256_fmadd_ps(u, _mm256_mul_ps(d, _mm256_set1_ps(*dx)), *ad);
+    if (affine)
+        *am = _mm256_fmadd_ps(m, _mm256_set1_ps(*s), *am);
+}
+
+Y_INLINE void store_half(const struct lin_job *j, int64_t tile, int half, int64_t t, __m256 y)
+{
+    int64_t row = tile * TILE + 8 * half, left = j->w->shape.out - row;
+    float *at = j->y + t * j->y_stride + row;
+    if (left >= 8)
+        _mm256_storeu_ps(at, y);
+    else if (left > 0)
+        nv_store_n(at, y, (int)left);
+}
+
+/* Straight from the packed block: rows [t0, t0 + nt) of x. kind and nt are constants at each call. */
+Y_INLINE void direct(const enum lin_kind kind, const int nt, const struct lin_job *job, int t0,
+                     int64_t tile, int half)
+{
+    const bool affine = lin_is_affine(kind), halves = kind == LIN_KIND_Q6_K;
+    const struct act *x = job->x;
+    const int shift = lin_log2_groups(kind), bits = code_bits(kind);
+    const uint8_t *base = job->w->data + (size_t)tile * job->w->tile_bytes;
+    const int32_t *neg = neg_of(kind, x);
+    int64_t i = act_index(x, t0, 0);
+    __m256 ad[Y_ROWS], am[Y_ROWS];
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+        ad[t] = am[t] = _mm256_setzero_ps();
+    for (int64_t g = 0; g < job->w->n_groups; g++, i += x->mb) {
+        const int sub = (int)(g & ((1 << shift) - 1));
+        const uint8_t *b = base + (g >> shift) * lin_block_bytes(kind);
+        const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
+        const int8_t *q = x->q + i * GROUP;
+        struct dots a, a1;
+        if (half == 0) {
+#pragma GCC unroll 8
+            for (int l = 0; l < lin_code_bytes(kind); l += 64)
+                _mm_prefetch((const char *)c + 4096 + l, _MM_HINT_T0);
+        }
+        dots_start(&a, nt, neg ? neg + i : NULL);
+        if (halves)
+            dots_start(&a1, nt, x->neg32_1 + i);
+        __m256i hi[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            __m256i lo;
+            codes_pair(kind, c + 32 * half, j, &lo, &hi[j]);
+            dots_add(&a, bits, nt, lo, q + 4 * j);
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++)
+            dots_add(halves ? &a1 : &a, bits, nt, hi[j], q + 16 + 4 * j);
+        __m256 d, m = _mm256_setzero_ps(), m1 = m;
+        load_scales(kind, b, sub, half, &d, &m, &m1);
+#pragma GCC unroll 4
+        for (int t = 0; t < nt; t++)
+            chain(affine, halves, a.wide[t], halves ? a1.wide[t] : a.wide[t], d, m, m1,
+                  &x->d[i + t], &x->s[i + t], &ad[t], &am[t]);
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+        store_half(job, tile, half, t0 + t, affine ? _mm256_add_ps(ad[t], am[t]) : ad[t]);
+}
+
+typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
+
+#define DIRECT(kind, nt)                                                              \
+    static void direct_##kind##_##nt(const struct lin_job *job, int t0, int64_t tile) \
+    {                                                                                 \
+        for (int half = 0; half < 2; half++)                                          \
+            direct(LIN_KIND_##kind, nt, job, t0, tile, half);                         \
+    }
+#define DIRECT_ALL(kind) DIRECT(kind, 1) DIRECT(kind, 2) DIRECT(kind, 3) DIRECT(kind, 4)
+#define DIRECT_ROW(kind) \
+    [LIN_KIND_##         \
+        kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, direct_##kind##_4 }
+
+DIRECT_ALL(Q4_0)
+DIRECT_ALL(Q4_1)
+DIRECT_ALL(Q5_0)
+DIRECT_ALL(Q5_1)
+DIRECT_ALL(Q8_0)
+DIRECT_ALL(Q4_K)
+DIRECT_ALL(Q5_K)
+DIRECT_ALL(Q6_K)
+
+static direct_fn *const direct_of[LIN_KIND_GROUPED][Y_ROWS] = {
+    DIRECT_ROW(Q4_0), DIRECT_ROW(Q4_1), DIRECT_ROW(Q5_0), DIRECT_ROW(Q5_1),
+    DIRECT_ROW(Q8_0), DIRECT_ROW(Q4_K), DIRECT_ROW(Q5_K), DIRECT_ROW(Q6_K),
+};
+
+/* A tile's weights stay in the nearest caches while blocks of rows pass over them. Rows of a block of x are cut so that none
+ * crosses the border of the activations' own blocks of 16. */
+static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
+{
+    for (int64_t tile = tile0; tile < tile1; tile++) {
+        for (int t = 0; t < j->n_rows; t += Y_ROWS) {
+            int nt = (int)min_i64(Y_ROWS, j->n_rows - t);
+            direct_of[j->w->kind][nt - 1](j, t, tile);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+/* rows_impl.h - the row-wise kernels on v16.h; included by rows_c.c, rows_avx2.c and rows_avx512.c, which name the table.
+ * What each computes is said at struct rows_ops and, operation by operation, in kernels/ref. */
+#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/v16.h"
+
+#include <string.h>
+
+/* Rounding of 32 activations: kernels/ref/ref_linear.c, quantise_group. */
+#if NV == 1
+
+static bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
+{
+    uint32_t max_bits = 0;
+    for (int i = 0; i < GROUP; i++) {
+        uint32_t u = half_bits_of_f32(x[i]) & 0x7FFFFFFFu;
+        max_bits = u > max_bits ? u : max_bits;
+    }
+    float max = half_f32_of_bits(max_bits);
+    bool finite = max_bits < 0x7F800000u, zero = !finite || max < 0x1p-120f;
+    float inv = zero ? 0 : 127.0f / max;
+    *d = zero ? 0 : max / 127.0f;
+    sum[0] = sum[1] = 0;
+    for (int i = 0; i < GROUP; i++) {
+        q[i] = zero ? 0 : (int8_t)(x[i] * inv + FMATH_RINT - FMATH_RINT);
+        sum[i / 16] += q[i];
+    }
+    return finite;
+}
+
+#else
+
+/* Sums of bytes 0..15 and 16..31: against ones, then across. */
+V_INLINE void sum_halves(__m256i q, int32_t sum[2])
+{
+    __m256i s = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+    s = _mm256_madd_epi16(s, _mm256_set1_epi16(1));
+    s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0x4E));
+    s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0xB1));
+    sum[0] = _mm256_extract_epi32(s, 0);
+    sum[1] = _mm256_extract_epi32(s, 4);
+}
+
+V_INLINE int32_t max_lane(__m256i m)
+{
+    __m128i a = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0x4E));
+    a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0xB1));
+    return _mm_cvtsi128_si32(a);
+}
+
+V_INLINE bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
+{
+#if NV == 16
+    __m512 v0 = _mm512_loadu_ps(x), v1 = _mm512_loadu_ps(x + 16);
+    __m512i m = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(v0)),
+                                 _mm512_castps_si512(_mm512_abs_ps(v1)));
+    int32_t max_bits =
+        max_lane(_mm256_max_epi32(_mm512_castsi512_si256(m), _mm512_extracti32x8_epi32(m, 1)));
+#else
+    nv v[4];
+    __m256i m = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++) {
+        v[i] = nv_load(x + 8 * i);
+        m = _mm256_max_epi32(m, _mm256_castps_si256(nv_abs(v[i])));
+    }
+    int32_t max_bits = max_lane(m);
+#endif
+    float max = half_f32_of_bits((uint32_t)max_bits);
+    if (max_bits >= 0x7F800000 || max < 0x1p-120f) {
+        memset(q, 0, GROUP);
+        *d = 0;
+        sum[0] = sum[1] = 0;
+        return max_bits < 0x7F800000;
+    }
+    nv inv = nv_set1(127.0f / max);
+    *d = max / 127.0f;
+#if NV == 16
+    __m128i lo = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v0, inv)));
+    __m128i hi = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v1, inv)));
+    __m256i r = _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
+#else
+    __m256i i0 = _mm256_cvtps_epi32(nv_mul(v[0], inv)), i1 = _mm256_cvtps_epi32(nv_mul(v[1], inv));
+    __m256i i2 = _mm256_cvtps_epi32(nv_mul(v[2], inv)), i3 = _mm256_cvtps_epi32(nv_mul(v[3], inv));
+    __m256i r = _mm256_packs_epi16(_mm256_packs_epi32(i0, i1), _mm256_packs_epi32(i2, i3));
+    r = _mm256_permutevar8x32_epi32(r, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+#endif
+    _mm256_storeu_si256((__m256i *)q, r);
+    sum_halves(r, sum);
+    return true;
+}
+
+#endif
+
+static bool rows_quantise(struct act *a, int64_t t, const float *x, int64_t g0, int64_t g1)
+{
+    bool finite = true;
+    for (int64_t g = g0; g < g1; g++) {
+        int64_t i = act_index(a, t, g);
+        int32_t sum[2];
+        finite = quantise_group(x + g * GROUP, a->q + i * GROUP, &a->d[i], sum) && finite;
+        int32_t both = sum[0] + sum[1];
+        a->s[i] = a->d[i] * (float)both;
+        a->neg8[i] = -8 * both;
+        a->neg16[i] = -16 * both;
+        a->neg128[i] = -128 * both;
+        a->neg32_0[i] = -32 * sum[0];
+        a->neg32_1[i] = -32 * sum[1];
+    }
+    return finite;
+}
+
+static bool rows_clean(float *y, const float *x, int64_t n)
+{
+    bool finite = true;
+    int64_t i = 0;
+    for (; i + NV <= n; i += NV)
+        nv_store(y + i, nv_finite_or_zero(nv_load(x + i), &finite));
+    if (i < n)
+        nv_store_n(y + i, nv_finite_or_zero(nv_load_n(x + i, (int)(n - i)), &finite), (int)(n - i));
+    return finite;
+}
+
+static void rows_rms_norm(float *y, const float *x, const float *w, int n, float eps)
+{
+    nv lane[16 / NV];
+    for (int k = 0; k < 16 / NV; k++)
+        lane[k] = nv_set1(0);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (int k = 0; k < 16 / NV; k++) {
+            nv v = nv_load(x + i + NV * k);
+            lane[k] = nv_fma(v, v, lane[k]);
+        }
+    }
+    for (int k = 0; k < 16 / NV && i + NV * k < n; k++) {
+        nv v = nv_load_n(x + i + NV * k, n - i - NV * k); /* fma(0, 0, sum) is sum */
+        lane[k] = nv_fma(v, v, lane[k]);
+    }
+    nv r = nv_set1(1.0f / sqrtf(nv_sum16(lane) / (float)n + eps));
+    for (i = 0; i + NV <= n; i += NV)
+        nv_store(y + i, nv_mul(nv_mul(nv_load(x + i), r), nv_load(w + i)));
+    if (i < n)
+        nv_store_n(y + i, nv_mul(nv_mul(nv_load_n(x + i, n - i), r), nv_load_n(w + i, n - i)),
+                   n - i);
+}
+
+static void rows_rope(float *x, const struct rope *r, const float *cs, const float *sn)
+{
+    int half = r->n_dims / 2, i = 0;
+    if (r->kind == ROPE_KIND_NEOX) {
+        for (; i + NV <= half; i += NV) {
+            nv a = nv_load(x + i), b = nv_load(x + half + i), c = nv_load(cs + i),
+               s = nv_load(sn + i);
+            nv_store(x + i, nv_fma(a, c, nv_neg(nv_mul(b, s))));
+            nv_store(x + half + i, nv_fma(a, s, nv_mul(b, c)));
+        }
+    }
+    for (; i < half; i++) {
+        int ia = r->kind == ROPE_KIND_NEOX ? i : 2 * i;
+        int ib = r->kind == ROPE_KIND_NEOX ? i + half : 2 * i + 1;
+        float a = x[ia], b = x[ib];
+        x[ia] = fmaf(a, cs[i], -(b * sn[i]));
+        x[ib] = fmaf(a, sn[i], b * cs[i]);
+    }
+}
+
+/* y[i] = expression over registers a (of x) and b (of z); the tail by masked loads and stores. */
+#define ROWS_MAP(n_, y_, x_, z_, expr)                                     \
+    do {                                                                   \
+        int64_t i_ = 0;                                                    \
+        for (; i_ + NV <= (n_); i_ += NV) {                                \
+            nv a = nv_load((x_) + i_), b = nv_load((z_) + i_);             \
+            (void)b;                                                       \
+            nv_store((y_) + i_, expr);                                     \
+        }                                                                  \
+        if (i_ < (n_)) {                                                   \
+            int m_ = (int)((n_)-i_);                                       \
+            nv a = nv_load_n((x_) + i_, m_), b = nv_load_n((z_) + i_, m_); \
+            (void)b;                                                       \
+            nv_store_n((y_) + i_, expr, m_);                               \
+        }                                                                  \
+    } while (0)
+
+static void rows_glu(float *y, const float *g, const float *u, int64_t n, enum glu_kind kind)
+{
+    if (kind == GLU_KIND_SILU)
+        ROWS_MAP(n, y, g, u, nv_mul(nv_silu(a), b));
+    else
+        ROWS_MAP(n, y, g, u, nv_mul(nv_gelu_tanh(a), b));
+}
+
+static void rows_add(float *y, const float *x, int64_t n)
+{
+    ROWS_MAP(n, y, y, x, nv_add(a, b));
+}
+
+static void rows_scale(float *y, int64_t n, float s)
+{
+    nv k = nv_set1(s);
+    ROWS_MAP(n, y, y, y, nv_mul(a, k));
+}
+
+static void rows_softcap(float *y, int64_t n, float cap)
+{
+    nv k = nv_set1(cap);
+    ROWS_MAP(n, y, y, y, nv_mul(k, nv_tanh(nv_div(a, k))));
+}
+
+#define ROWS_TABLE(label)                                                                         \
+    {                                                                                             \
+        .name = label, .quantise = rows_quantise, .clean = rows_clean, .rms_norm = rows_rms_norm, \
+        .rope = rows_rope, .glu = rows_glu, .add = rows_add, .scale = rows_scale,                 \
+        .softcap = rows_softcap                                                                   \
+    }

@@ -1,0 +1,173 @@
+/* Element-wise ops, norms, rope and gather against ref. */
+#include "check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct rows_case {
+    int n_rows, cols;
+    int kind;     /* of data */
+    bool special; /* NaN, infinities, largest and smallest numbers among it */
+};
+
+static void fill(struct check_buf *b, const struct rows_case *k)
+{
+    static const float odd[] = { NAN,    INFINITY, -INFINITY, 0.0f,    -0.0f,  1e38f, -3e38f,
+                                 1e-45f, -1e-40f,  88.0f,     -104.0f, 0.625f, -0.6f, 9.0f };
+    for (int t = 0; t < k->n_rows; t++) {
+        float *row = b->t.data + t * b->t.stride;
+        check_fill(row, (size_t)k->cols, k->kind);
+        for (int i = 0; k->special && i < k->cols; i++)
+            if (check_rand() % 3 == 0)
+                row[i] = odd[check_rand() % ARRAY_LEN(odd)];
+    }
+}
+
+static void copy(struct check_buf *to, const struct check_buf *from)
+{
+    memcpy(to->t.data, from->t.data, from->n * sizeof(float));
+}
+
+struct bufs {
+    struct check_buf a, b, want, got;
+    float *w;
+};
+
+/* One op by number on y (prefilled with a's data), with b and w as its other operands. */
+static const char *const op_names[] = { "add",  "add_bias", "scale",    "softcap",
+                                        "silu", "gelu",     "rms_norm", "rms_norm_heads" };
+
+static void run_op(struct backend *be, int op, struct tensor y, const struct bufs *s)
+{
+    int n = (int)y.cols;
+    switch (op) {
+    case 0:
+        ops_add(be, y, s->b.t);
+        break;
+    case 1:
+        ops_add_bias(be, y, s->w);
+        break;
+    case 2:
+        ops_scale(be, y, 0.3f);
+        break;
+    case 3:
+        ops_softcap(be, y, 30.0f);
+        break;
+    case 4:
+    case 5:
+        ops_glu(be, y, s->a.t, s->b.t, op == 4 ? GLU_KIND_SILU : GLU_KIND_GELU_TANH);
+        break;
+    case 6:
+        ops_rms_norm(be, y, s->a.t, s->w, n, 1e-6f);
+        break;
+    default:
+        ops_rms_norm(be, y, y, s->w, n % 4 == 0 ? n / 4 : n, 1e-5f);
+        break;
+    }
+}
+
+static void check_elementwise(struct check *c, const struct rows_case *k)
+{
+    int64_t stride = k->cols + 7;
+    struct bufs s = { .a = check_buf_new(k->n_rows, k->cols, stride),
+                      .b = check_buf_new(k->n_rows, k->cols, k->cols),
+                      .want = check_buf_new(k->n_rows, k->cols, stride),
+                      .got = check_buf_new(k->n_rows, k->cols, stride),
+                      .w = mem_alloc(MEM_CAT_SCRATCH, (size_t)k->cols * sizeof(float)) };
+    fill(&s.a, k);
+    fill(&s.b, k);
+    check_fill(s.w, (size_t)k->cols, 0);
+    for (int op = 0; op < (int)ARRAY_LEN(op_names); op++) {
+        copy(&s.want, &s.a);
+        run_op(c->ref, op, s.want.t, &s);
+        for (int b = 0; b < c->n_cpu; b++) {
+            copy(&s.got, &s.a);
+            run_op(c->cpu[b].be, op, s.got.t, &s);
+            check_that(c, check_buf_same(&s.want, &s.got, true), "%s/%s [%d][%d], data %d%s",
+                       op_names[op], c->cpu[b].name, k->n_rows, k->cols, k->kind,
+                       k->special ? ", special values" : "");
+        }
+    }
+    check_buf_free(&s.a);
+    check_buf_free(&s.b);
+    check_buf_free(&s.want);
+    check_buf_free(&s.got);
+    mem_free(MEM_CAT_SCRATCH, s.w);
+}
+
+static void check_rope_case(struct check *c, enum rope_kind kind, int n_dims, int head_dim,
+                            int heads, int n_rows)
+{
+    float inv[BACKEND_HEAD_DIM_MAX / 2];
+    int32_t pos[2048];
+    for (int i = 0; i < n_dims / 2; i++)
+        inv[i] = (float)pow(10000.0, -2.0 * i / n_dims);
+    for (int t = 0; t < n_rows; t++)
+        pos[t] = t % 5 == 4 ? check_range(0, 1 << 20) : 100 + t;
+    struct rope r = { kind, n_dims, inv, n_dims == 64 ? 1.25f : 1.0f };
+    int64_t cols = (int64_t)heads * head_dim;
+    struct check_buf x = check_buf_new(n_rows, cols, cols + 1);
+    struct check_buf want = check_buf_new(n_rows, cols, cols + 1);
+    struct check_buf got = check_buf_new(n_rows, cols, cols + 1);
+    for (int t = 0; t < n_rows; t++)
+        check_fill(x.t.data + t * x.t.stride, (size_t)cols, 0);
+    copy(&want, &x);
+    ops_begin(c->ref, n_rows);
+    ops_rope(c->ref, want.t, &r, head_dim, pos);
+    for (int b = 0; b < c->n_cpu; b++) {
+        ops_begin(c->cpu[b].be, n_rows);
+        for (int again = 0; again < 2; again++) { /* the second time from the kept angles */
+            copy(&got, &x);
+            ops_rope(c->cpu[b].be, got.t, &r, head_dim, pos);
+            check_that(c, check_buf_same(&want, &got, false),
+                       "rope/%s kind %d dims %d of %d, %d rows", c->cpu[b].name, (int)kind, n_dims,
+                       head_dim, n_rows);
+        }
+    }
+    check_buf_free(&x);
+    check_buf_free(&want);
+    check_buf_free(&got);
+}
+
+static void check_gather(struct check *c)
+{
+    struct check_buf x = check_buf_new(9, 33, 40), want = check_buf_new(4, 33, 35);
+    struct check_buf got = check_buf_new(4, 33, 35);
+    const int32_t rows[4] = { 8, 0, 3, 3 };
+    for (int t = 0; t < 9; t++)
+        check_fill(x.t.data + t * 40, 33, 0);
+    ops_gather(c->ref, want.t, x.t, rows);
+    for (int b = 0; b < c->n_cpu; b++) {
+        check_buf_reset(&got);
+        ops_gather(c->cpu[b].be, got.t, x.t, rows);
+        check_that(c, check_buf_same(&want, &got, false), "gather/%s", c->cpu[b].name);
+    }
+    check_buf_free(&x);
+    check_buf_free(&want);
+    check_buf_free(&got);
+}
+
+void check_rows(struct check *c)
+{
+    static const int cols[] = { 1, 7, 16, 17, 64, 100, 576, 1000 };
+    if (check_wants(c, "rows")) {
+        for (size_t i = 0; i < ARRAY_LEN(cols); i++)
+            for (int kind = 0; kind < CHECK_KINDS; kind++)
+                check_elementwise(c, &(struct rows_case){ 3, cols[i], kind, kind % 2 == 1 });
+        check_elementwise(c, &(struct rows_case){ 70, 900, 4, false }); /* over threads by rows */
+        check_elementwise(c, &(struct rows_case){ 1, 40000, 0, true }); /* by columns */
+        check_elementwise(c, &(struct rows_case){ 2, 20011, 1, false });
+    }
+    if (check_wants(c, "rope")) {
+        check_rope_case(c, ROPE_KIND_NEOX, 64, 64, 3, 5);
+        check_rope_case(c, ROPE_KIND_NORMAL, 64, 64, 9, 33);
+        check_rope_case(c, ROPE_KIND_NEOX, 128, 128, 2, 1);
+        check_rope_case(c, ROPE_KIND_NEOX, 20, 80, 2, 17);
+        check_rope_case(c, ROPE_KIND_NORMAL, 6, 12, 2, 4);
+        check_rope_case(c, ROPE_KIND_NEOX, 256, 256, 1,
+                        1030); /* more rows than angles are kept for */
+    }
+    if (check_wants(c, "gather"))
+        check_gather(c);
+}
