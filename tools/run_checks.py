@@ -234,7 +234,7 @@ class Checks:
     def pytest(self, name, variant, *paths):
         log, report = LOGS / f"{name}.log", LOGS / f"{name}.xml"
         report.unlink(missing_ok=True)
-        env = dict(self.env, PLUMB=str(ROOT / f"build/{variant}/plumb"), PLUMB_CHECK=self.mode)
+        env = dict(self.env, PLUMB=str(ROOT / f"build/{variant}/plumb"))
         rc = run([self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", f"--junitxml={report}", *paths],
                  log, 1500, env)
         r, skipped, counted = Result(), [], 0
