@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define INSPECT_PATH_MAX 4096
@@ -102,6 +103,18 @@ static void print_text(const char *s, size_t n)
     fputs(i < n ? "\"..." : "\"", stdout);
 }
 
+/* The shortest form that reads back as the same f32. */
+static void print_f32(float v)
+{
+    char text[32];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, (double)v);
+        if (strtof(text, NULL) == v)
+            break;
+    }
+    fputs(text, stdout);
+}
+
 static void print_value(const struct meta_value *v)
 {
     struct meta_value item;
@@ -123,7 +136,7 @@ static void print_value(const struct meta_value *v)
         fputs(v->u ? "true" : "false", stdout);
         break;
     case META_TYPE_F32:
-        printf("%.9g", v->f);
+        print_f32((float)v->f);
         break;
     case META_TYPE_F64:
         json_format_double(v->f, number);
@@ -169,8 +182,11 @@ static void print_summary(const struct weights *w, const struct inspect_total *a
         print_text(name, strlen(name));
         putchar('\n');
     }
-    printf("parameters    %.2f M in %d tensors, %.2f bits each\n", (double)all->elems / 1e6,
-           all->n_tensors, all->elems ? 8.0 * (double)all->bytes / (double)all->elems : 0);
+    if (all->elems)
+        printf("parameters    %.2f M in %d tensors, %.2f bits each\n", (double)all->elems / 1e6,
+               all->n_tensors, 8.0 * (double)all->bytes / (double)all->elems);
+    else
+        printf("parameters    none\n");
     if (arch) {
         const char *comma = " ";
         int64_t v;
@@ -188,11 +204,8 @@ static void print_summary(const struct weights *w, const struct inspect_total *a
                inspect_string(w, "tokenizer.chat_template") ? "chat template" : "no chat template");
 }
 
-static void print_model(const struct weights *w)
+static void print_metadata(const struct weights *w)
 {
-    struct inspect_total by_type[DTYPE_COUNT];
-    struct inspect_total all = inspect_totals(w, by_type);
-    print_summary(w, &all);
     printf("\nmetadata (%d)\n", weights_n_meta(w));
     for (int32_t i = 0; i < weights_n_meta(w); i++) {
         const char *key;
@@ -203,14 +216,16 @@ static void print_model(const struct weights *w)
         print_value(v);
         putchar('\n');
     }
-    printf("\ntypes\n");
-    for (int t = 0; t < DTYPE_COUNT; t++)
-        if (by_type[t].n_tensors)
-            printf("  %-8s %5d tensors %14" PRIu64 " elements %14" PRIu64 " bytes\n",
-                   dtype_info((enum dtype)t)->name, by_type[t].n_tensors, by_type[t].elems,
-                   by_type[t].bytes);
-    printf("  %-8s %5d tensors %14" PRIu64 " elements %14" PRIu64 " bytes\n", "all", all.n_tensors,
-           all.elems, all.bytes);
+}
+
+static void print_total(const char *name, const struct inspect_total *t)
+{
+    printf("  %-8s %5d tensors %14" PRIu64 " elements %14" PRIu64 " bytes\n", name, t->n_tensors,
+           t->elems, t->bytes);
+}
+
+static void print_tensors(const struct weights *w)
+{
     printf("\ntensors (%d)\n", weights_n_tensors(w));
     for (int32_t i = 0; i < weights_n_tensors(w); i++) {
         const struct weights_tensor *t = weights_tensor_at(w, i);
@@ -219,6 +234,22 @@ static void print_model(const struct weights *w)
             printf("%s%" PRId64, d ? ", " : "", t->shape[d]);
         printf("]\n");
     }
+}
+
+static void print_model(const struct weights *w)
+{
+    struct inspect_total by_type[DTYPE_COUNT];
+    struct inspect_total all = inspect_totals(w, by_type);
+    print_summary(w, &all);
+    print_metadata(w);
+    if (!all.n_tensors)
+        return;
+    printf("\ntypes\n");
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        if (by_type[t].n_tensors)
+            print_total(dtype_info((enum dtype)t)->name, &by_type[t]);
+    print_total("all", &all);
+    print_tensors(w);
 }
 
 /* --- JSON --- */

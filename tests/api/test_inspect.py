@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 
 import gguf
 import numpy as np
@@ -96,6 +97,24 @@ def test_control_characters_of_a_file_stay_off_the_terminal(tmp_path):
     out = inspect(path).stdout
     assert b'"a\\x1B]0;x\\x07\\xC2\\x9B\\xFF\\n"' in out
     assert not any(c < 32 and c != 10 for c in out)
+
+
+def test_vocabulary_files_are_listed(tmp_path):
+    archive = ROOT.parent / "shared/data/vocabs.tar.xz"
+    if not archive.exists():
+        pytest.skip("no-shared-data: vocabs.tar.xz")
+    with tarfile.open(archive) as tar:
+        for m in tar:
+            if m.isfile() and m.name.endswith(".gguf"):
+                (tmp_path / pathlib.Path(m.name).name).write_bytes(tar.extractfile(m).read())
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 14
+    for path in paths:
+        text = inspect(path).stdout.decode()
+        assert "parameters    none" in text, path
+        got = json.loads(inspect(path, "--json").stdout)
+        n = len(got["metadata"]["tokenizer.ggml.tokens"])
+        assert f"vocabulary    {n} tokens" in text and n > 20000 and got["tensors"] == []
 
 
 def test_every_corpus_file_is_an_answer_or_an_error(tmp_path):
