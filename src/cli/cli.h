@@ -49,6 +49,7 @@ int cli_run_verb(const struct cli_verb *verb, int argc, char **argv);
 extern const struct cli_verb cmd_inspect;
 extern const struct cli_verb cmd_tokenize;
 extern const struct cli_verb cmd_detokenize;
+extern const struct cli_verb cmd_template;
 extern const struct cli_verb cmd_version;
 
 #endif

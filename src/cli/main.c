@@ -7,6 +7,7 @@
 static const struct cli_verb *const verbs[] = {
     &cmd_tokenize,
     &cmd_detokenize,
+    &cmd_template,
     &cmd_inspect,
     &cmd_version,
 };
