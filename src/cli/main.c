@@ -5,11 +5,7 @@
 #include <string.h>
 
 static const struct cli_verb *const verbs[] = {
-    &cmd_tokenize,
-    &cmd_detokenize,
-    &cmd_template,
-    &cmd_inspect,
-    &cmd_version,
+    &cmd_tokenize, &cmd_detokenize, &cmd_template, &cmd_inspect, &cmd_version,
 };
 
 static void print_help(FILE *out)

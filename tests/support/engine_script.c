@@ -1,5 +1,6 @@
 #include "support/engine_script.h"
 #include "base/buf.h"
+#include "support/byte_vocab.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -249,7 +250,7 @@ struct engine *engine_script_new(const struct engine_script_config *config)
     s->engine.info = (struct engine_info){
         .model_id = "script",
         .fingerprint = "fp_000000000000",
-        .n_vocab = ENGINE_SCRIPT_TOKENS,
+        .n_vocab = BYTE_VOCAB_SIZE,
         .n_ctx = config->n_ctx,
         .n_ctx_train = config->n_ctx,
         .max_rows = config->max_rows,

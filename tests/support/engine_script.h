@@ -1,6 +1,6 @@
 /* engine_script.h - an engine without a model: what it answers is written in the prompt. For tests of scheduler and server.
  *
- * Token ids 0..255 are bytes; 256.. are control tokens without text (ENGINE_SCRIPT_*). A prompt is read as the bytes of its ids.
+ * Its vocabulary is byte_vocab.h: ids 0..255 are bytes, 256.. control tokens without text. A prompt is read as the bytes of its ids.
  * The last "!command" in it (up to a line's end or a control token) says what to answer:
  *   !say TEXT      these bytes, then the model's end        !hex C3A9 80   these bytes
  *   !count N       N tokens "0".."9" over and over          !fail N        N tokens "x", then this row fails
@@ -11,11 +11,6 @@
 #define PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 
 #include "engine/engine.h"
-
-#define ENGINE_SCRIPT_START  256 /* "<|im_start|>" */
-#define ENGINE_SCRIPT_STOP   257 /* "<|im_end|>" */
-#define ENGINE_SCRIPT_END    258 /* "<|end|>" */
-#define ENGINE_SCRIPT_TOKENS 259
 
 struct engine_script_config {
     int32_t n_ctx, max_rows, max_step_rows;

@@ -1,0 +1,172 @@
+#include "server/fields.h"
+
+#include <math.h>
+#include <string.h>
+
+enum fields_kind {
+    FIELDS_KIND_NUMBER, /* double */
+    FIELDS_KIND_INT,    /* int64_t */
+    FIELDS_KIND_BOOL,
+    FIELDS_KIND_OTHER, /* read by its own code in prepare.c or messages.c */
+    FIELDS_KIND_NOTED, /* accepted; changes nothing here */
+};
+
+struct fields_row {
+    const char *name;
+    unsigned routes; /* enum fields_route */
+    enum fields_kind kind;
+    double min, max;
+    size_t offset; /* in struct fields */
+    const char *doc;
+};
+
+#define AT(member) offsetof(struct fields, member)
+#define CHAT       FIELDS_ROUTE_CHAT
+#define COMP       FIELDS_ROUTE_COMPLETIONS
+#define ALL        FIELDS_ROUTE_ALL
+#define NUMBER     FIELDS_KIND_NUMBER
+#define INT        FIELDS_KIND_INT
+#define BOOL       FIELDS_KIND_BOOL
+#define OTHER      FIELDS_KIND_OTHER
+#define NOTED      FIELDS_KIND_NOTED
+#define BIG        9007199254740992.0 /* 2^53 */
+
+/* clang-format off */
+static const struct fields_row fields_table[] = {
+    { "model", ALL, OTHER, 0, 0, 0, "any name, or none, is served by the loaded model; with `--strict-model` another name is 404" },
+    { "messages", CHAT, OTHER, 0, 0, 0, "roles system, developer, user, assistant, tool; content is a string, null, or text parts (joined by a newline)" },
+    { "prompt", COMP, OTHER, 0, 0, 0, "a string, an array of strings, an array of token ids, or an array of those; control tokens in strings are parsed" },
+    { "stream", ALL, BOOL, 0, 0, AT(stream), "server-sent events" },
+    { "stream_options", ALL, OTHER, 0, 0, 0, "`include_usage`: a last chunk with empty `choices` and the usage" },
+    { "max_tokens", ALL, INT, -1, BIG, AT(max_tokens), "at most so many tokens, clamped to the room; unset or -1: until the model ends or the context is full" },
+    { "max_completion_tokens", ALL, INT, -1, BIG, AT(max_completion_tokens), "as `max_tokens`, and wins over it" },
+    { "n_predict", COMP, INT, -1, BIG, AT(max_tokens), "as `max_tokens`" },
+    { "n", ALL, INT, 1, LIMIT_CHOICES, AT(n), "answers per prompt; the first equals the one that `n` = 1 gives" },
+    { "best_of", COMP, INT, 1, LIMIT_CHOICES, AT(best_of), "only the value of `n`" },
+    { "temperature", ALL, NUMBER, 0, 100, AT(temperature), "0: always the likeliest token" },
+    { "top_p", ALL, NUMBER, 0, 1, AT(top_p), "1: off" },
+    { "top_k", ALL, INT, -1, BIG, AT(top_k), "0, -1 or more than the vocabulary: off" },
+    { "min_p", ALL, NUMBER, 0, 1, AT(min_p), "0: off" },
+    { "typical_p", ALL, NUMBER, 0, 1, AT(typical_p), "1: off" },
+    { "xtc_probability", ALL, NUMBER, 0, 1, AT(xtc_probability), "0: off" },
+    { "xtc_threshold", ALL, NUMBER, 0, 1, AT(xtc_threshold), "over 0.5: off; 0.1 where only `xtc_probability` is given" },
+    { "repetition_penalty", ALL, NUMBER, 0.01, 100, AT(repetition_penalty), "1: off" },
+    { "repeat_penalty", ALL, NUMBER, 0.01, 100, AT(repetition_penalty), "as `repetition_penalty`" },
+    { "repeat_last_n", ALL, INT, -1, BIG, AT(penalty_last_n), "tokens that penalties look back on; 0 or -1: all" },
+    { "presence_penalty", ALL, NUMBER, -100, 100, AT(presence_penalty), "0: off" },
+    { "frequency_penalty", ALL, NUMBER, -100, 100, AT(frequency_penalty), "0: off" },
+    { "seed", ALL, INT, -9223372036854775808.0, 9223372036854775807.0, AT(seed), "same seed, same answer; unset or -1: a random one, told in the header `x-plumb-seed`" },
+    { "logit_bias", ALL, OTHER, 0, 0, 0, "object of token id to a number from -100 to 100; -100: never" },
+    { "stop", ALL, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
+    { "logprobs", CHAT, BOOL, 0, 0, AT(logprobs), "log-probabilities of the answer's tokens" },
+    { "top_logprobs", CHAT, INT, 0, 20, AT(n_logprobs), "so many of the likeliest tokens at each place; needs `logprobs`" },
+    { "logprobs", COMP, INT, 0, 20, AT(n_logprobs), "log-probabilities of the tokens and of so many of the likeliest" },
+    { "echo", COMP, BOOL, 0, 0, AT(echo), "the prompt comes first in the text; not together with `logprobs`" },
+    { "suffix", COMP, OTHER, 0, 0, 0, "not supported: 400 unless empty" },
+    { "ignore_eos", ALL, BOOL, 0, 0, AT(ignore_eos), "the model's end tokens do not end the answer" },
+    { "tools", CHAT, OTHER, 0, 0, 0, "handed to the template" },
+    { "tool_choice", CHAT, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; others are 400" },
+    { "response_format", ALL, OTHER, 0, 0, 0, "`text`; json kinds are 400" },
+    { "chat_template_kwargs", CHAT, OTHER, 0, 0, 0, "variables for the template" },
+    { "reasoning_effort", CHAT, OTHER, 0, 0, 0, "a variable for the template" },
+    { "documents", CHAT, OTHER, 0, 0, 0, "a variable for the template" },
+    { "add_generation_prompt", CHAT, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
+    { "parallel_tool_calls", CHAT, NOTED, 0, 0, 0, "accepted" },
+    { "user", ALL, NOTED, 0, 0, 0, "accepted" },
+    { "metadata", ALL, NOTED, 0, 0, 0, "accepted" },
+    { "store", ALL, NOTED, 0, 0, 0, "accepted: nothing is stored" },
+    { "service_tier", ALL, NOTED, 0, 0, 0, "accepted" },
+};
+/* clang-format on */
+
+static const struct fields_row *fields_find(const char *name, size_t len, enum fields_route route)
+{
+    for (size_t i = 0; i < ARRAY_LEN(fields_table); i++)
+        if ((fields_table[i].routes & route) && strlen(fields_table[i].name) == len &&
+            memcmp(fields_table[i].name, name, len) == 0)
+            return &fields_table[i];
+    return NULL;
+}
+
+/* Append a name that came from a client to a header value: only characters that cannot do harm there, bounded. */
+static void fields_add_ignored(char *ignored, int *n, const char *name, size_t len)
+{
+    size_t at = strlen(ignored);
+    if (*n >= LIMIT_IGNORED_NAMES || len > 64 || at + len + 2 > LIMIT_IGNORED_BYTES)
+        return;
+    if ((*n)++ > 0)
+        ignored[at++] = ',';
+    for (size_t i = 0; i < len; i++) {
+        char c = name[i];
+        bool is_fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '-' || c == '.';
+        ignored[at++] = is_fine ? c : '?';
+    }
+    ignored[at] = '\0';
+}
+
+static bool fields_read_one(const struct fields_row *row, const struct json *v, struct fields *out,
+                            struct api_error *e)
+{
+    struct err err;
+    void *at = (char *)out + row->offset;
+    enum err_code code = ERR_OK;
+    switch (row->kind) {
+    case FIELDS_KIND_NUMBER:
+        code = json_to_double(v, row->name, row->min, row->max, at, &err);
+        break;
+    case FIELDS_KIND_INT: {
+        int64_t min = row->min <= -0x1p63 ? INT64_MIN + 1 : (int64_t)row->min;
+        int64_t max = row->max >= 0x1p63 ? INT64_MAX : (int64_t)row->max;
+        code = json_to_int(v, row->name, min, max, at, &err);
+        break;
+    }
+    case FIELDS_KIND_BOOL:
+        if (!json_is(v, JSON_TYPE_BOOL))
+            return api_error_set(e, 400, NULL, row->name, "%s: must be true or false", row->name);
+        *(bool *)at = v->boolean;
+        break;
+    case FIELDS_KIND_OTHER:
+    case FIELDS_KIND_NOTED:
+        break;
+    }
+    return code == ERR_OK || api_error_set(e, 400, NULL, row->name, "%s", err.text);
+}
+
+bool fields_read(const struct json *body, enum fields_route route, struct fields *out,
+                 char *ignored, struct api_error *e)
+{
+    int n_ignored = 0;
+    *out = (struct fields){ .add_generation_prompt = true };
+    for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {
+        void *at = (char *)out + fields_table[i].offset;
+        if (fields_table[i].kind == FIELDS_KIND_NUMBER)
+            *(double *)at = NAN;
+        else if (fields_table[i].kind == FIELDS_KIND_INT)
+            *(int64_t *)at = FIELDS_UNSET;
+    }
+    ignored[0] = '\0';
+    for (size_t i = 0; i < body->n; i++) {
+        const struct json_member *m = &body->members[i];
+        const struct fields_row *row = fields_find(m->key, m->key_len, route);
+        if (!row)
+            fields_add_ignored(ignored, &n_ignored, m->key, m->key_len);
+        else if (!json_is(&m->value, JSON_TYPE_NULL) && !fields_read_one(row, &m->value, out, e))
+            return false;
+    }
+    return true;
+}
+
+void fields_print(struct buf *out)
+{
+    static const char *const routes[] = { "", "chat", "completions", "both" };
+    static const char *const kinds[] = { "number", "integer", "boolean", "", "" };
+    buf_add_str(out, "| field | endpoint | type | meaning |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {
+        const struct fields_row *r = &fields_table[i];
+        buf_printf(out, "| `%s` | %s | %s", r->name, routes[r->routes], kinds[r->kind]);
+        if ((r->kind == NUMBER || r->kind == INT) && r->max < BIG)
+            buf_printf(out, " %g to %g", r->min, r->max);
+        buf_printf(out, " | %s |\n", r->doc);
+    }
+}

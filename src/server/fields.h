@@ -1,0 +1,37 @@
+/* fields.h - the fields of a generation request: one table that parsing, the list of ignored names and docs/api.md are made
+ * from. A null value counts as absent everywhere. */
+#ifndef PLUMB_SERVER_FIELDS_H
+#define PLUMB_SERVER_FIELDS_H
+
+#include "server/api_error.h"
+#include "server/limits.h"
+#include "json/json.h"
+
+enum fields_route {
+    FIELDS_ROUTE_CHAT = 1 << 0,
+    FIELDS_ROUTE_COMPLETIONS = 1 << 1,
+    FIELDS_ROUTE_ALL = FIELDS_ROUTE_CHAT | FIELDS_ROUTE_COMPLETIONS,
+};
+
+#define FIELDS_UNSET INT64_MIN /* of integers; numbers are NAN */
+
+struct fields {
+    double temperature, top_p, min_p, typical_p, xtc_probability, xtc_threshold;
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, penalty_last_n, seed;
+    int64_t max_tokens, max_completion_tokens, n, best_of;
+    int64_t n_logprobs; /* completions: logprobs; chat: top_logprobs */
+    bool logprobs;      /* chat */
+    bool stream, echo, ignore_eos;
+    bool add_generation_prompt;
+};
+
+/* Read the plain fields of body (an object) for that route, and name the fields that nobody knows in ignored[LIMIT_IGNORED_BYTES]
+ * ("a,b"; names are cut to harmless characters). False: e says which field and why (400). */
+bool fields_read(const struct json *body, enum fields_route route, struct fields *out,
+                 char *ignored, struct api_error *e) MUST_CHECK;
+
+/* The table as Markdown, for docs/api.md. */
+void fields_print(struct buf *out);
+
+#endif

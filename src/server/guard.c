@@ -1,0 +1,83 @@
+/* guard.c - against web pages that reach into the machine: a browser sends the name it believes to talk to (Host), so a page
+ * whose name was rebound to a loopback address shows itself by it, and the page's own address (Origin). */
+#include "server/server_int.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+#include <strings.h>
+
+/* host of "host", "host:port", "[v6]:port" into out, lower case not needed. False: malformed. */
+static bool guard_split(const char *authority, char *out, size_t n)
+{
+    size_t len;
+    const char *rest;
+    if (*authority == '[') {
+        const char *end = strchr(authority, ']');
+        if (!end)
+            return false;
+        authority++;
+        len = (size_t)(end - authority);
+        rest = end + 1;
+    } else {
+        len = strcspn(authority, ":");
+        rest = authority + len;
+    }
+    if (len == 0 || len >= n || (*rest && *rest != ':') ||
+        (*rest == ':' && (strlen(rest) > 6 || strspn(rest + 1, "0123456789") != strlen(rest + 1))))
+        return false;
+    memcpy(out, authority, len);
+    out[len] = '\0';
+    return true;
+}
+
+static bool guard_is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    size_t n = strlen(host);
+    if (strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.") == 0)
+        return true;
+    if (n > 10 &&
+        strcasecmp(host + n - 10, ".localhost") == 0) /* RFC 6761: never leaves the machine */
+        return true;
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+static bool guard_is_address(const char *host)
+{
+    unsigned char any[16];
+    return inet_pton(AF_INET, host, any) == 1 || inet_pton(AF_INET6, host, any) == 1;
+}
+
+static bool guard_is_wildcard(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 || strcmp(host, "*") == 0;
+}
+
+bool guard_host(const struct server *s, const char *host)
+{
+    char name[256];
+    if (!guard_split(host, name, sizeof(name)))
+        return false;
+    if (guard_is_loopback(name) || strcasecmp(name, s->bind_host) == 0)
+        return true;
+    /* Bound to every address, the machine has several; an address in Host cannot have been rebound, a name can. */
+    if (guard_is_wildcard(s->bind_host) && guard_is_address(name))
+        return true;
+    return s->config.allow_hosts && http_list_has(s->config.allow_hosts, name);
+}
+
+bool guard_origin(const struct server *s, const char *origin, const char *own_host)
+{
+    static const char *const schemes[] = { "http://", "https://" };
+    if (s->config.origins && http_list_has(s->config.origins, origin))
+        return true;
+    for (size_t i = 0; own_host && i < ARRAY_LEN(schemes); i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncasecmp(origin, schemes[i], n) == 0 && strcasecmp(origin + n, own_host) == 0)
+            return true;
+    }
+    return false;
+}

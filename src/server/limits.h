@@ -1,0 +1,38 @@
+/* limits.h - every bound of the server that a client can run into, in one table. docs/api.md repeats them for users. */
+#ifndef PLUMB_SERVER_LIMITS_H
+#define PLUMB_SERVER_LIMITS_H
+
+/* connections */
+#define LIMIT_CONNECTIONS    1024 /* at a time; a new one closes the one that has idled longest */
+#define LIMIT_HEAD_BYTES     (32 << 10) /* request line and headers */
+#define LIMIT_HEADERS        100
+#define LIMIT_BODY_BYTES     (32 << 20)  /* of one request, unless --max-body says otherwise */
+#define LIMIT_BODIES_TOTAL   (256 << 20) /* of all requests that are being received or prepared */
+#define LIMIT_PIPELINE_BYTES (64 << 10)  /* sent ahead while a request is being answered */
+#define LIMIT_HEAD_SECONDS   20          /* from a request's first byte to the end of its head */
+#define LIMIT_BODY_SECONDS   120         /* from the head's end to the body's */
+#define LIMIT_IDLE_SECONDS   75          /* between requests */
+#define LIMIT_LINGER_SECONDS 2  /* reading on after a refusal, so that the client sees it */
+#define LIMIT_STALL_SECONDS  60 /* a client that takes no byte for so long counts as gone */
+#define LIMIT_UNSENT_HIGH    (256 << 10) /* unsent output at which a stream's rows pause ... */
+#define LIMIT_UNSENT_LOW     (64 << 10)  /* ... and go on */
+
+/* preparation */
+#define LIMIT_PREPARING    64 /* requests in preparation, running and waiting */
+#define LIMIT_PREP_THREADS 2
+#define LIMIT_JSON_VALUES  (256 << 20) /* bytes of parsed values of one body */
+#define LIMIT_PROMPT_BYTES (64 << 20)  /* rendered prompt */
+#define LIMIT_REPLY_BYTES  (64 << 20)  /* one JSON reply */
+
+/* generation */
+#define LIMIT_WAITING          64   /* accepted and not started */
+#define LIMIT_CHOICES          32   /* answers of one request: prompts x n */
+#define LIMIT_LIVE             1024 /* answers being generated or waiting, of all requests */
+#define LIMIT_LOGIT_BIAS       4096 /* entries */
+#define LIMIT_IGNORED_NAMES    32   /* unknown fields named in x-plumb-ignored ... */
+#define LIMIT_IGNORED_BYTES    512  /* ... and their bytes */
+#define LIMIT_REQUEST_ID_BYTES 128  /* of a client's X-Request-Id */
+#define LIMIT_DRAIN_SECONDS    30   /* running answers may go on so long after SIGTERM */
+#define LIMIT_RETRY_SECONDS    5    /* what Retry-After says */
+
+#endif

@@ -1,0 +1,303 @@
+#include "server/messages.h"
+#include "server/limits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct messages_writer {
+    struct json_writer w;
+    unsigned flags;
+    bool has_null;
+    struct api_error *e;
+};
+
+/* Printable part of a client's string for an error text. */
+static const char *messages_show(const struct json *v)
+{
+    return v && v->type == JSON_TYPE_STRING ? v->text : "(not a string)";
+}
+
+static bool messages_is_text_part(const struct json *part)
+{
+    const struct json *type = json_get(part, "type");
+    return json_str_eq(type, "text") || json_str_eq(type, "input_text") ||
+           json_str_eq(type, "output_text");
+}
+
+/* Content as parts: their texts, joined. */
+static bool messages_write_parts(struct messages_writer *m, const struct json *parts, size_t index)
+{
+    struct buf text;
+    bool is_fine = false;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    for (size_t i = 0; i < parts->n; i++) {
+        const struct json *part = &parts->items[i];
+        char where[64];
+        snprintf(where, sizeof(where), "messages[%zu].content[%zu]", index, i);
+        if (!json_is(part, JSON_TYPE_OBJECT)) {
+            api_error_set(m->e, 400, NULL, where, "%s: must be an object with a type", where);
+            goto out;
+        }
+        const struct json *body = json_get(part, "text");
+        if (json_str_eq(json_get(part, "type"), "refusal"))
+            body = json_get(part, "refusal");
+        else if (!messages_is_text_part(part)) {
+            api_error_set(m->e, 400, "unsupported_content", where,
+                          "%s: type '%.40s' is not supported: this model reads text only", where,
+                          messages_show(json_get(part, "type")));
+            goto out;
+        }
+        if (!json_is(body, JSON_TYPE_STRING)) {
+            api_error_set(m->e, 400, NULL, where, "%s: text must be a string", where);
+            goto out;
+        }
+        if (i > 0)
+            buf_add_char(&text, '\n');
+        buf_add(&text, body->text, body->len);
+    }
+    json_strn(&m->w, text.data, text.len);
+    is_fine = true;
+out:
+    buf_release(&text);
+    return is_fine;
+}
+
+static bool messages_write_content(struct messages_writer *m, const struct json *v, size_t index)
+{
+    char where[48];
+    switch (v->type) {
+    case JSON_TYPE_STRING:
+        json_strn(&m->w, v->text, v->len);
+        return true;
+    case JSON_TYPE_ARRAY:
+        return messages_write_parts(m, v, index);
+    case JSON_TYPE_NULL:
+        m->has_null = true;
+        if (m->flags & MESSAGES_FLAG_NO_NULL)
+            json_str(&m->w, "");
+        else
+            json_null(&m->w);
+        return true;
+    default:
+        snprintf(where, sizeof(where), "messages[%zu].content", index);
+        return api_error_set(m->e, 400, NULL, where, "%s: must be a string, null or an array",
+                             where);
+    }
+}
+
+/* Arguments as templates want them: an object. What is no JSON object stays a string; nothing counts as {}. */
+static void messages_write_arguments(struct messages_writer *m, const struct json *v)
+{
+    struct json_doc doc = { 0 };
+    if (json_is(v, JSON_TYPE_NULL) || (v->type == JSON_TYPE_STRING && v->len == 0)) {
+        json_begin_object(&m->w);
+        json_end_object(&m->w);
+        return;
+    }
+    if (v->type == JSON_TYPE_STRING &&
+        json_parse(&doc, v->text, v->len, LIMIT_JSON_VALUES, NULL) == ERR_OK &&
+        json_is(&doc.root, JSON_TYPE_OBJECT))
+        json_value(&m->w, &doc.root);
+    else
+        json_value(&m->w, v);
+    json_doc_release(&doc);
+}
+
+static void messages_write_function(struct messages_writer *m, const struct json *f)
+{
+    json_begin_object(&m->w);
+    for (size_t i = 0; i < f->n; i++) {
+        json_key(&m->w, f->members[i].key);
+        if (strcmp(f->members[i].key, "arguments") == 0)
+            messages_write_arguments(m, &f->members[i].value);
+        else
+            json_value(&m->w, &f->members[i].value);
+    }
+    if (!json_get(f, "arguments")) {
+        json_key(&m->w, "arguments");
+        json_begin_object(&m->w);
+        json_end_object(&m->w);
+    }
+    json_end_object(&m->w);
+}
+
+static bool messages_write_calls(struct messages_writer *m, const struct json *calls, size_t index)
+{
+    char where[64];
+    snprintf(where, sizeof(where), "messages[%zu].tool_calls", index);
+    if (!json_is(calls, JSON_TYPE_ARRAY))
+        return api_error_set(m->e, 400, NULL, where, "%s: must be an array", where);
+    json_begin_array(&m->w);
+    for (size_t i = 0; i < calls->n; i++) {
+        const struct json *call = &calls->items[i], *f = json_get(call, "function");
+        if (!json_is(f, JSON_TYPE_OBJECT) || !json_is(json_get(f, "name"), JSON_TYPE_STRING))
+            return api_error_set(m->e, 400, NULL, where, "%s[%zu]: needs a function with a name",
+                                 where, i);
+        json_begin_object(&m->w);
+        for (size_t k = 0; k < call->n; k++) {
+            if (call->members[k].value.type == JSON_TYPE_NULL)
+                continue;
+            json_key(&m->w, call->members[k].key);
+            if (&call->members[k].value == f)
+                messages_write_function(m, f);
+            else
+                json_value(&m->w, &call->members[k].value);
+        }
+        json_end_object(&m->w);
+    }
+    json_end_array(&m->w);
+    return true;
+}
+
+static bool messages_write_role(struct messages_writer *m, const struct json *v, size_t index)
+{
+    static const char *const roles[] = { "system", "user", "assistant", "tool", "function" };
+    char where[48];
+    for (size_t i = 0; i < ARRAY_LEN(roles); i++)
+        if (json_str_eq(v, roles[i])) {
+            json_str(&m->w, roles[i]);
+            return true;
+        }
+    if (json_str_eq(v, "developer")) {
+        json_str(&m->w, m->flags & MESSAGES_FLAG_DEVELOPER ? "developer" : "system");
+        return true;
+    }
+    snprintf(where, sizeof(where), "messages[%zu].role", index);
+    return api_error_set(m->e, 400, NULL, where,
+                         "%s: '%.40s' is none of system, developer, user, assistant, tool", where,
+                         messages_show(v));
+}
+
+static bool messages_write_member(struct messages_writer *m, const struct json *message,
+                                  const struct json_member *x, size_t index)
+{
+    const char *key = x->key;
+    bool is_content = strcmp(key, "content") == 0;
+    bool is_calls = strcmp(key, "tool_calls") == 0;
+    if (json_is(&x->value, JSON_TYPE_NULL) && !is_content)
+        return true;
+    if (is_calls && x->value.type == JSON_TYPE_ARRAY && x->value.n == 0)
+        return true; /* some clients send it with every message: no calls, as if absent */
+    if (strcmp(key, "reasoning") == 0) { /* the newer name of the same thing; the older wins */
+        if (json_get_set(message, "reasoning_content"))
+            return true;
+        key = "reasoning_content";
+    }
+    json_key(&m->w, key);
+    if (strcmp(key, "role") == 0)
+        return messages_write_role(m, &x->value, index);
+    if (is_content)
+        return messages_write_content(m, &x->value, index);
+    if (is_calls)
+        return messages_write_calls(m, &x->value, index);
+    json_value(&m->w, &x->value);
+    return true;
+}
+
+static bool messages_write_one(struct messages_writer *m, const struct json *message, size_t index)
+{
+    char where[48];
+    snprintf(where, sizeof(where), "messages[%zu]", index);
+    if (!json_is(message, JSON_TYPE_OBJECT))
+        return api_error_set(m->e, 400, NULL, where, "%s: must be an object", where);
+    if (!json_is(json_get(message, "role"), JSON_TYPE_STRING))
+        return api_error_set(m->e, 400, NULL, where, "%s: needs a role", where);
+    json_begin_object(&m->w);
+    for (size_t i = 0; i < message->n; i++)
+        if (!messages_write_member(m, message, &message->members[i], index))
+            return false;
+    if (!json_get(message, "content")) {
+        static const struct json absent = { .type = JSON_TYPE_NULL };
+        json_key(&m->w, "content");
+        if (!messages_write_content(m, &absent, index))
+            return false;
+    }
+    json_end_object(&m->w);
+    return true;
+}
+
+/* tool_choice: what can be kept is kept, what cannot is refused, so that nobody takes a free answer for a forced one. */
+static bool messages_tool_choice(const struct json *body, bool *hides_tools, struct api_error *e)
+{
+    const struct json *v = json_get_set(body, "tool_choice");
+    *hides_tools = json_str_eq(v, "none");
+    if (!v || *hides_tools || json_str_eq(v, "auto"))
+        return true;
+    if (json_str_eq(v, "required") || json_is(v, JSON_TYPE_OBJECT))
+        return api_error_set(e, 400, "unsupported_value", "tool_choice",
+                             "tool_choice: forcing a call is not supported yet; use 'auto' or "
+                             "'none'");
+    return api_error_set(e, 400, NULL, "tool_choice",
+                         "tool_choice: must be 'auto', 'none', 'required' or a named function");
+}
+
+static bool messages_write_tools(struct messages_writer *m, const struct json *body)
+{
+    const struct json *tools = json_get_set(body, "tools");
+    bool hides_tools;
+    if (!messages_tool_choice(body, &hides_tools, m->e))
+        return false;
+    if (!tools)
+        return true;
+    if (!json_is(tools, JSON_TYPE_ARRAY))
+        return api_error_set(m->e, 400, NULL, "tools", "tools: must be an array");
+    for (size_t i = 0; i < tools->n; i++)
+        if (!json_is(&tools->items[i], JSON_TYPE_OBJECT))
+            return api_error_set(m->e, 400, NULL, "tools", "tools[%zu]: must be an object", i);
+    if (tools->n == 0 || hides_tools)
+        return true;
+    json_key(&m->w, "tools");
+    json_value(&m->w, tools);
+    return true;
+}
+
+/* Variables that a caller may add. The ones that the server sets itself are not among them. */
+static bool messages_write_extra(struct messages_writer *m, const struct json *body)
+{
+    static const char *const own[] = { "messages",  "tools",     "chat_template",
+                                       "bos_token", "eos_token", "add_generation_prompt" };
+    static const char *const passed[] = { "documents", "reasoning_effort" };
+    const struct json *kwargs = json_get_set(body, "chat_template_kwargs");
+    if (kwargs && !json_is(kwargs, JSON_TYPE_OBJECT))
+        return api_error_set(m->e, 400, NULL, "chat_template_kwargs",
+                             "chat_template_kwargs: must be an object");
+    for (size_t i = 0; i < ARRAY_LEN(passed); i++) {
+        const struct json *v = json_get_set(body, passed[i]);
+        if (!v || json_get(kwargs, passed[i]))
+            continue;
+        json_key(&m->w, passed[i]);
+        json_value(&m->w, v);
+    }
+    for (size_t i = 0; kwargs && i < kwargs->n; i++) {
+        bool is_own = false;
+        for (size_t k = 0; k < ARRAY_LEN(own); k++)
+            is_own = is_own || strcmp(kwargs->members[i].key, own[k]) == 0;
+        if (is_own)
+            continue;
+        json_key(&m->w, kwargs->members[i].key);
+        json_value(&m->w, &kwargs->members[i].value);
+    }
+    return true;
+}
+
+bool messages_write(const struct json *body, unsigned flags, struct buf *out, bool *has_null,
+                    struct api_error *e)
+{
+    struct messages_writer m = { .flags = flags, .e = e };
+    const struct json *messages = json_get_set(body, "messages");
+    if (!json_is(messages, JSON_TYPE_ARRAY) || messages->n == 0)
+        return api_error_set(e, 400, NULL, "messages", "messages: must be a non-empty array");
+    json_writer_init(&m.w, out);
+    json_begin_object(&m.w);
+    json_key(&m.w, "messages");
+    json_begin_array(&m.w);
+    for (size_t i = 0; i < messages->n; i++)
+        if (!messages_write_one(&m, &messages->items[i], i))
+            return false;
+    json_end_array(&m.w);
+    if (!messages_write_tools(&m, body) || !messages_write_extra(&m, body))
+        return false;
+    json_end_object(&m.w);
+    *has_null = m.has_null;
+    return true;
+}

@@ -1,0 +1,21 @@
+/* messages.h - the messages of a chat request, made into the variables that chat templates expect. */
+#ifndef PLUMB_SERVER_MESSAGES_H
+#define PLUMB_SERVER_MESSAGES_H
+
+#include "server/api_error.h"
+#include "json/json.h"
+
+enum messages_flags {
+    MESSAGES_FLAG_DEVELOPER =
+        1 << 0, /* the template knows the role "developer": else it becomes "system" */
+    MESSAGES_FLAG_NO_NULL = 1 << 1, /* null content becomes "": for templates that fail on it */
+};
+
+/* Write the template's variables for body (a chat request) as one JSON object to out: messages, tools, chat_template_kwargs'
+ * members, documents, reasoning_effort. Text parts are joined by a newline, tool-call arguments become objects, null
+ * members go, everything else stays as it came. *has_null says whether a content was null.
+ * False: e names the message and what is wrong with it (400). */
+bool messages_write(const struct json *body, unsigned flags, struct buf *out, bool *has_null,
+                    struct api_error *e) MUST_CHECK;
+
+#endif

@@ -1,0 +1,31 @@
+/* prepare_int.h - what the files of preparation share. */
+#ifndef PLUMB_SERVER_PREPARE_INT_H
+#define PLUMB_SERVER_PREPARE_INT_H
+
+#include "server/prepare.h"
+#include "json/json.h"
+
+/* Render the chat template for body; out is initialised here and released by the caller in any case. */
+bool prepare_render(const struct prepare_context *ctx, const struct json *body,
+                    bool adds_generation_prompt, struct template_output *out, struct api_error *e);
+
+/* Render and tokenize: control tokens match only in the template's own bytes. */
+bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
+                         bool adds_generation_prompt, struct token_list *out, struct api_error *e);
+
+/* /tokenize, /detokenize, /apply-template: fill p->reply or p->error. */
+void prepare_tokenize(const struct prepare_context *ctx, const struct json *body,
+                      struct prepared *p);
+void prepare_detokenize(const struct prepare_context *ctx, const struct json *body,
+                        struct prepared *p);
+void prepare_apply_template(const struct prepare_context *ctx, const struct json *body,
+                            struct prepared *p);
+
+/* The ids in v (an array), each checked against the vocabulary: [v->n], freed by the caller (MEM_CAT_REQUEST). NULL: e. */
+int32_t *prepare_ids(const struct prepare_context *ctx, const struct json *v, const char *name,
+                     struct api_error *e);
+
+/* The most tokens that one text is cut into: far over the context, so that an error can name the true length. */
+int32_t prepare_max_tokens(const struct prepare_context *ctx);
+
+#endif

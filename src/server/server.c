@@ -1,0 +1,278 @@
+/* server.c - the I/O thread: what starts, what wakes it, how it ends. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/server_int.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define EVENTS_PER_WAKE 512   /* then sockets get their turn */
+#define EVENT_ROOM      1024  /* events between engine thread and I/O thread */
+#define RETRY_US        20000 /* commands that found the scheduler's mail full */
+#define DRAIN_POLL_US   50000
+#define DRAIN_FLUSH_US  1000000 /* for the last replies to leave */
+
+void server_sampling_unset(struct server_sampling *s)
+{
+    *s = (struct server_sampling){ NAN, NAN, NAN, NAN, NAN, -1 };
+}
+
+uint64_t server_random(void)
+{
+    uint64_t v;
+    BUG_ON(getrandom(&v, sizeof(v), 0) != (ssize_t)sizeof(v));
+    return v >> 1; /* fits a signed number: clients read seeds as such */
+}
+
+/* --- the engine thread's side --- */
+
+static enum err_code server_load(void *arg, struct engine **out, struct err *err)
+{
+    struct server *s = arg;
+    enum err_code code = s->config.load(s->config.load_arg, &s->model, err);
+    *out = s->model.engine;
+    return code;
+}
+
+static void server_wake(void *arg) /* thread: any */
+{
+    const struct server *s = arg;
+    uint64_t one = 1;
+    (void)!write(s->wake_fd, &one, sizeof(one)); /* full means that it is awake already */
+}
+
+/* --- what wakes the I/O thread --- */
+
+static void server_add_timer(struct event *timer, int64_t us)
+{
+    struct timeval tv = { us / 1000000, us % 1000000 };
+    evtimer_add(timer, &tv);
+}
+
+static void server_ready(struct server *s)
+{
+    s->model_id = s->config.alias ? s->config.alias : s->model.engine->info.model_id;
+    struct prepare_context ctx = { &s->model, &s->config, s->model_id };
+    worker_pool_ready(s->workers, &ctx);
+    if (s->state != SERVER_STATE_LOADING)
+        return;
+    s->state = SERVER_STATE_READY;
+    if (s->config.ready)
+        s->config.ready(s->config.arg, s->url);
+}
+
+static void server_handle_event(struct server *s, const struct sched_event *ev)
+{
+    switch (ev->kind) {
+    case SCHED_EVENT_READY:
+        server_ready(s);
+        break;
+    case SCHED_EVENT_FAILED:
+        s->failure = ev->err;
+        event_base_loopexit(s->base, NULL);
+        break;
+    case SCHED_EVENT_TOKEN:
+    case SCHED_EVENT_FINISHED:
+        call_event(s, ev);
+        break;
+    }
+}
+
+static void server_on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *s = arg;
+    uint64_t count;
+    struct worker_job *job;
+    struct sched_event ev;
+    (void)!read(s->wake_fd, &count, sizeof(count));
+    while ((job = worker_next(s->workers)) != NULL)
+        call_prepared(s, job);
+    int n = 0;
+    while (n < EVENTS_PER_WAKE && sched_next_event(s->sched, &ev, 0) == ERR_OK) {
+        server_handle_event(s, &ev);
+        n++;
+    }
+    if (n == EVENTS_PER_WAKE)
+        server_wake(s);
+    if (s->has_due && !evtimer_pending(s->retry_timer, NULL))
+        server_add_timer(s->retry_timer, RETRY_US);
+}
+
+static void server_on_retry(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *s = arg;
+    call_retry(s);
+    if (s->has_due)
+        server_add_timer(s->retry_timer, RETRY_US);
+}
+
+/* --- the end --- */
+
+static void server_on_drain(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *s = arg;
+    int64_t now = clock_us();
+    if (s->n_calls > 0 && now - s->drain_started_us > s->config.drain_seconds * 1000000)
+        call_end_all(s, "the server stops and this answer took too long");
+    bool is_flushed =
+        http_server_connections(s->http) == 0 || now - s->last_call_us > DRAIN_FLUSH_US;
+    if (s->n_calls == 0 && is_flushed)
+        event_base_loopexit(s->base, NULL);
+    else
+        server_add_timer(s->drain_timer, DRAIN_POLL_US);
+}
+
+static void server_on_signal(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *s = arg;
+    if (s->state != SERVER_STATE_READY) { /* loading, or asked twice */
+        event_base_loopbreak(s->base);
+        return;
+    }
+    log_info("server", "stopping: %d requests are finished first, for at most %lld seconds",
+             s->n_calls, (long long)s->config.drain_seconds);
+    s->state = SERVER_STATE_DRAINING;
+    s->drain_started_us = s->last_call_us = clock_us();
+    http_server_stop_listening(s->http);
+    server_add_timer(s->drain_timer, 0);
+}
+
+/* --- start and stop --- */
+
+static void server_set_url(struct server *s)
+{
+    const char *host = s->bind_host;
+    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
+        host = "127.0.0.1";
+    bool is_v6 = strchr(host, ':') != NULL;
+    snprintf(s->url, sizeof(s->url), "http://%s%s%s:%d", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
+             http_server_port(s->http));
+}
+
+static void server_set_config(struct server *s, const struct server_config *config)
+{
+    s->config = *config;
+    if (s->config.max_body == 0)
+        s->config.max_body = LIMIT_BODY_BYTES;
+    if (s->config.drain_seconds < 0)
+        s->config.drain_seconds = LIMIT_DRAIN_SECONDS;
+    if (s->config.max_waiting == 0)
+        s->config.max_waiting = LIMIT_WAITING;
+    if (s->config.max_stall_ms == 0)
+        s->config.max_stall_ms = 250;
+    const char *host = config->host;
+    size_t n = strlen(host);
+    bool is_bracketed = n > 1 && host[0] == '[' && host[n - 1] == ']';
+    snprintf(s->bind_host, sizeof(s->bind_host), "%.*s", (int)(is_bracketed ? n - 2 : n),
+             host + is_bracketed);
+}
+
+static void server_free(struct server *s)
+{
+    http_server_close(s->http);
+    struct sched_event ev;
+    if (s->sched) {
+        call_end_all(s, "the server stops");
+        sched_drain(s->sched);
+        for (struct call *c = s->calls; c; c = c->next)
+            for (int32_t i = 0; i < c->n_legs; i++)
+                (void)!sched_cancel(s->sched, c->legs[i].id);
+        /* What the workers and the scheduler still hold of our calls comes back now. */
+        for (int i = 0; s->n_calls > 0 && i < 500; i++) {
+            struct worker_job *job;
+            while ((job = worker_next(s->workers)) != NULL)
+                call_prepared(s, job);
+            while (sched_next_event(s->sched, &ev, 10000) == ERR_OK)
+                server_handle_event(s, &ev);
+        }
+        sched_stop(s->sched);
+    }
+    worker_pool_free(s->workers);
+    for (int i = 0; i < 2; i++)
+        if (s->signals[i])
+            event_free(s->signals[i]);
+    if (s->wake_event)
+        event_free(s->wake_event);
+    if (s->retry_timer)
+        event_free(s->retry_timer);
+    if (s->drain_timer)
+        event_free(s->drain_timer);
+    if (s->base)
+        event_base_free(s->base);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    buf_release(&s->out);
+    buf_release(&s->text);
+    mem_free(MEM_CAT_SERVER, s);
+}
+
+static enum err_code server_start(struct server *s, struct err *err)
+{
+    static const int signals[2] = { SIGTERM, SIGINT };
+    const struct http_ops ops = { route_head,  route_request, route_refuse,
+                                  call_closed, call_drained,  s };
+    s->base = event_base_new();
+    s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (!s->base || s->wake_fd < 0)
+        return err_set(err, ERR_IO, "event loop: %s", strerror(errno));
+    s->wake_event = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, server_on_wake, s);
+    s->retry_timer = evtimer_new(s->base, server_on_retry, s);
+    s->drain_timer = evtimer_new(s->base, server_on_drain, s);
+    event_add(s->wake_event, NULL);
+    for (int i = 0; i < 2; i++) {
+        s->signals[i] = evsignal_new(s->base, signals[i], server_on_signal, s);
+        event_add(s->signals[i], NULL);
+    }
+    signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write(), not our end */
+    const struct http_seconds seconds = { s->config.head_seconds, s->config.body_seconds,
+                                          s->config.idle_seconds, s->config.stall_seconds };
+    enum err_code code =
+        http_server_open(s->base, s->bind_host, s->config.port, &ops, &seconds, &s->http, err);
+    if (code != ERR_OK)
+        return code;
+    server_set_url(s);
+    s->workers = worker_pool_new(LIMIT_PREP_THREADS, LIMIT_PREPARING, server_wake, s);
+    const struct sched_config sc = {
+        .max_waiting = s->config.max_waiting,
+        .max_stall_us = s->config.max_stall_ms * 1000,
+        .n_events = EVENT_ROOM,
+        .load = server_load,
+        .load_arg = s,
+        .wake = server_wake,
+        .wake_arg = s,
+    };
+    code = sched_start(&sc, &s->sched, err);
+    if (code == ERR_OK && s->config.listening)
+        s->config.listening(s->config.arg, s->url);
+    return code;
+}
+
+enum err_code server_run(const struct server_config *config, struct err *err)
+{
+    struct server *s = mem_alloc(MEM_CAT_SERVER, sizeof(*s));
+    s->wake_fd = -1;
+    s->started_us = clock_us();
+    buf_init(&s->out, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
+    buf_init(&s->text, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
+    server_set_config(s, config);
+    enum err_code code = server_start(s, err);
+    if (code == ERR_OK) {
+        event_base_dispatch(s->base);
+        if (s->failure.code != ERR_OK) {
+            code = s->failure.code;
+            if (err)
+                *err = s->failure;
+        } else if (s->state == SERVER_STATE_LOADING) {
+            return err_set(err, ERR_CANCELLED, "stopped while the model was loading");
+        }
+    }
+    server_free(s);
+    return code;
+}

@@ -1,0 +1,54 @@
+/* server.h - the HTTP server over one model: OpenAI's chat and completions, tokens, health.
+ *
+ * Threads: the caller's becomes the I/O thread; preparation workers and the engine thread are started and joined here.
+ * I/O -> preparation -> I/O -> engine -> I/O, a bounded queue at each step. */
+#ifndef PLUMB_SERVER_SERVER_H
+#define PLUMB_SERVER_SERVER_H
+
+#include "engine/engine.h"
+#include "template/template.h"
+#include "tokenizer/tokenizer.h"
+
+struct server_sampling { /* NAN or a negative top_k: not said */
+    double temperature, top_p, min_p, typical_p, repetition_penalty;
+    int64_t top_k;
+};
+void server_sampling_unset(struct server_sampling *s);
+
+/* What serves. All but the engine stays the loader's and is read by several threads until server_run returns. */
+struct server_model {
+    struct engine *engine; /* the server's from a successful load on */
+    const struct tokenizer *tokenizer;
+    const struct template *chat_template; /* NULL: no chat, only completions */
+    bool knows_developer;                 /* the template names the role "developer" */
+    struct server_sampling sampling;      /* the model's own advice */
+};
+
+struct server_config {
+    const char *host;
+    int port;                /* 0 = any free one */
+    const char *allow_hosts; /* more names that Host may have, comma-separated; NULL = none */
+    const char *origins;     /* origins of web pages that may call, comma-separated; NULL = none */
+    const char *alias;       /* name of the model in the API; NULL = the engine's */
+    bool is_model_strict;
+    int64_t max_body;      /* bytes; 0 = LIMIT_BODY_BYTES */
+    int64_t drain_seconds; /* after SIGTERM; negative = LIMIT_DRAIN_SECONDS */
+    int32_t max_waiting;   /* 0 = LIMIT_WAITING */
+    int64_t max_stall_ms;  /* 0 = 250 */
+    int head_seconds, body_seconds, idle_seconds, stall_seconds; /* of connections; 0 = limits.h */
+    struct server_sampling sampling; /* flags: before the model's, after the request's */
+    /* On the engine thread, once. */
+    enum err_code (*load)(void *arg, struct server_model *out, struct err *err);
+    void *load_arg;
+    /* On the I/O thread: listening (the model still loads), then ready. Either may be NULL. */
+    void (*listening)(void *arg, const char *url);
+    void (*ready)(void *arg, const char *url);
+    void *arg;
+};
+
+/* Serve until SIGTERM or SIGINT and the drain after it. ERR_OK after a drain.
+ * Errors: of listening and of load. ERR_CANCELLED: asked to stop while the model was loading: the load still runs in its thread,
+ * nothing has been freed, and the process should end. */
+enum err_code server_run(const struct server_config *config, struct err *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,158 @@
+/* serve_script.c - the server over the scripted engine (engine_script.h), a vocabulary of bytes and a small chat template: what the
+ * HTTP tests and the socket fuzzer talk to.
+ *
+ * usage: serve_script [--NAME=VALUE]...   prints "listening URL" and "ready URL" to stdout; --fields prints the table of request fields
+ * as Markdown and ends. */
+#include "server/fields.h"
+#include "server/limits.h"
+#include "server/server.h"
+#include "support/byte_vocab.h"
+#include "support/engine_script.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct world {
+    struct engine_script_config script;
+    struct server_config config;
+    long load_ms, load_fails;
+    struct tokenizer *tokenizer;
+    struct template *chat_template;
+};
+
+static enum err_code load(void *arg, struct server_model *out, struct err *err)
+{
+    struct world *w = arg;
+    usleep((useconds_t)w->load_ms * 1000);
+    if (w->load_fails)
+        return err_set(err, ERR_NOT_FOUND, "no model, as asked");
+    enum err_code code = byte_vocab_new(&w->tokenizer, err);
+    if (code == ERR_OK)
+        code = byte_vocab_template(&w->chat_template, err);
+    if (code != ERR_OK)
+        return code;
+    out->tokenizer = w->tokenizer;
+    out->chat_template = w->chat_template;
+    out->engine = engine_script_new(&w->script);
+    server_sampling_unset(&out->sampling);
+    return ERR_OK;
+}
+
+static void say_listening(void *arg, const char *url)
+{
+    printf("listening %s\n", url);
+    fflush(stdout);
+}
+
+static void say_ready(void *arg, const char *url)
+{
+    printf("ready %s\n", url);
+    fflush(stdout);
+}
+
+static bool set_number(struct world *w, const char *name, long v)
+{
+    struct {
+        const char *name;
+        int32_t *i32;
+        int64_t *i64;
+        long *l;
+    } rows[] = {
+        { "ctx", &w->script.n_ctx, NULL, NULL },
+        { "rows", &w->script.max_rows, NULL, NULL },
+        { "step-rows", &w->script.max_step_rows, NULL, NULL },
+        { "step-us", NULL, &w->script.step_us, NULL },
+        { "prompt-us", NULL, &w->script.prompt_us, NULL },
+        { "load-ms", NULL, NULL, &w->load_ms },
+        { "load-fails", NULL, NULL, &w->load_fails },
+        { "max-body", NULL, &w->config.max_body, NULL },
+        { "head-seconds", &w->config.head_seconds, NULL, NULL },
+        { "body-seconds", &w->config.body_seconds, NULL, NULL },
+        { "idle-seconds", &w->config.idle_seconds, NULL, NULL },
+        { "stall-seconds", &w->config.stall_seconds, NULL, NULL },
+        { "max-waiting", &w->config.max_waiting, NULL, NULL },
+        { "drain-seconds", NULL, &w->config.drain_seconds, NULL },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (strcmp(rows[i].name, name) != 0)
+            continue;
+        if (rows[i].i32)
+            *rows[i].i32 = (int32_t)v;
+        else if (rows[i].i64)
+            *rows[i].i64 = v;
+        else
+            *rows[i].l = v;
+        return true;
+    }
+    return false;
+}
+
+static bool set_flag(struct world *w, char *arg)
+{
+    char *eq = strchr(arg, '=');
+    if (strcmp(arg, "--strict-model") == 0)
+        return w->config.is_model_strict = true;
+    if (strncmp(arg, "--", 2) != 0 || !eq)
+        return false;
+    *eq = '\0';
+    const char *name = arg + 2;
+    if (strcmp(name, "host") == 0)
+        w->config.host = eq + 1;
+    else if (strcmp(name, "allow-host") == 0)
+        w->config.allow_hosts = eq + 1;
+    else if (strcmp(name, "origins") == 0)
+        w->config.origins = eq + 1;
+    else if (strcmp(name, "alias") == 0)
+        w->config.alias = eq + 1;
+    else if (strcmp(name, "port") == 0)
+        w->config.port = (int)strtol(eq + 1, NULL, 10);
+    else
+        return set_number(w, name, strtol(eq + 1, NULL, 10));
+    return true;
+}
+
+static int print_fields(void)
+{
+    struct buf out;
+    buf_init(&out, MEM_CAT_SERVER, 1 << 20);
+    fields_print(&out);
+    fputs(out.data, stdout);
+    buf_release(&out);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct world w = {
+        .script = { .n_ctx = 8192, .max_rows = 1, .max_step_rows = 512 },
+        .config = { .host = "127.0.0.1", .drain_seconds = -1 },
+    };
+    struct err err;
+    if (argc == 2 && strcmp(argv[1], "--fields") == 0)
+        return print_fields();
+    for (int i = 1; i < argc; i++) {
+        if (set_flag(&w, argv[i]))
+            continue;
+        fprintf(stderr, "serve_script: unknown flag '%s'\n", argv[i]);
+        return 2;
+    }
+    server_sampling_unset(&w.config.sampling);
+    w.config.load = load;
+    w.config.load_arg = &w;
+    w.config.listening = say_listening;
+    w.config.ready = say_ready;
+    enum err_code code = server_run(&w.config, &err);
+    if (code == ERR_CANCELLED)
+        _exit(0);
+    tokenizer_free(w.tokenizer);
+    template_free(w.chat_template);
+    if (code == ERR_OK && mem_bytes(MEM_CAT_REQUEST) + mem_bytes(MEM_CAT_SERVER) != 0)
+        code = err_set(&err, ERR_STATE, "%lld and %lld bytes are still held",
+                       (long long)mem_bytes(MEM_CAT_REQUEST), (long long)mem_bytes(MEM_CAT_SERVER));
+    if (code == ERR_OK)
+        return 0;
+    fprintf(stderr, "serve_script: %s\n", err.text);
+    return 1;
+}
