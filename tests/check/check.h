@@ -2,8 +2,8 @@
  *
  * A case opens nothing itself: it is given the reference backend and the list of CPU backends (one per instruction-set level
  * and thread count) and says for each comparison whether it held. */
-#ifndef PLUMB_CHECK_CHECK_H
-#define PLUMB_CHECK_CHECK_H
+#ifndef PLUMB_TESTS_CHECK_CHECK_H
+#define PLUMB_TESTS_CHECK_CHECK_H
 
 #include "tensor/ops.h"
 

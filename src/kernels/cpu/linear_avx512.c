@@ -11,11 +11,10 @@ typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
     {                                                                                 \
         direct(LIN_KIND_##kind, nt, job, t0, tile);                                   \
     }
-#define DIRECT_ALL(kind)                                                            \
-    DIRECT(kind, 1)                                                                 \
-    DIRECT(kind, 2)                                                                 \
-    DIRECT(kind, 3) DIRECT(kind, 4) DIRECT(kind, 5) DIRECT(kind, 6) DIRECT(kind, 7) \
-        DIRECT(kind, 8)
+#define DIRECT_ALL(kind) \
+    DIRECT(kind, 1)      \
+    DIRECT(kind, 2)      \
+    DIRECT(kind, 3) DIRECT(kind, 4) DIRECT(kind, 5) DIRECT(kind, 6) DIRECT(kind, 7) DIRECT(kind, 8)
 #define DIRECT_ROW(kind)                                                           \
     [LIN_KIND_##kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, \
                           direct_##kind##_4, direct_##kind##_5, direct_##kind##_6, \

@@ -5,6 +5,11 @@
  * - through scratch (more rows): LIN_CHUNK groups are unpacked once to bytes, then blocks of 8 rows of x pass over them; the
  *   accumulators of all rows are kept in memory between chunks, which changes no bit.
  * vpdpbusd with a broadcast memory operand is spelled in asm: gcc 12 never folds the broadcast (measured: 30 -> 57 GB/s). */
+#ifndef PLUMB_KERNELS_CPU_LINEAR_ZMM_H
+#define PLUMB_KERNELS_CPU_LINEAR_ZMM_H
+
+#if defined(__AVX512F__) /* included by files built for it alone; elsewhere empty */
+
 #include "kernels/cpu/cpu_int.h"
 
 #include <immintrin.h>
@@ -294,3 +299,7 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
             _mm512_store_ps(s->acc[u][1][t0 + t], am[t]);
     }
 }
+
+#endif
+
+#endif
