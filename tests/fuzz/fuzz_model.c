@@ -1,0 +1,148 @@
+/* fuzz_model.c - any bytes as a model file, all the way to an answer: header, vocabulary, hyperparameters, tensors, and two
+ * steps on the reference backend. Right is an error that says why, or an answer; the file's numbers are believed nowhere. */
+#include "base/log.h"
+#include "cli/load_tokenizer.h"
+#include "engine/engine_model.h"
+#include "kernels/ref/ref.h"
+#include "weights/weights_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FUZZ_STEPS  2
+#define FUZZ_PROMPT "Hello a\xC3\xA9\xFF World</s>"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    return 0;
+}
+
+static void assert_said(enum err_code code, const struct err *err)
+{
+    BUG_ON(code && (err->code != code || err->text[0] == '\0'));
+}
+
+/* Encode and decode, then the ids that the model has too; at least one. */
+static int32_t make_prompt(const struct tokenizer *t, int32_t n_vocab, int32_t ids[8])
+{
+    struct token_list list;
+    struct buf text;
+    struct err err = { 0 };
+    int32_t n = 0;
+    token_list_init(&list, 64);
+    buf_init(&text, MEM_CAT_TOKENIZER, 1 << 20);
+    enum err_code code = tokenizer_encode(t, FUZZ_PROMPT, sizeof(FUZZ_PROMPT) - 1, NULL,
+                                          TOKENIZER_FLAG_SPECIAL, &list, &err);
+    assert_said(code, &err);
+    if (!code)
+        assert_said(tokenizer_decode(t, list.ids, list.n, true, &text, &err), &err);
+    for (int32_t i = 0; !code && i < list.n; i++) {
+        BUG_ON(list.ids[i] < 0 || list.ids[i] >= tokenizer_n_tokens(t));
+        if (list.ids[i] < n_vocab && n < 8)
+            ids[n++] = list.ids[i];
+    }
+    buf_release(&text);
+    token_list_release(&list);
+    if (n == 0)
+        ids[n++] = n_vocab - 1;
+    return n;
+}
+
+static void run_row(struct engine *e, const struct tokenizer *t)
+{
+    int32_t ids[8] = { 0 };
+    row_id row;
+    struct err err = { 0 };
+    struct engine_request req = { .prompt = ids,
+                                  .n_prompt = t ? make_prompt(t, e->info.n_vocab, ids) : 1,
+                                  .max_tokens = FUZZ_STEPS,
+                                  .sample = { .top_p = 1,
+                                              .typical_p = 1,
+                                              .xtc_threshold = 1,
+                                              .repetition_penalty = 1,
+                                              .n_logprobs = 1 } };
+    enum err_code code = e->ops->open(e, &req, &row, &err);
+    assert_said(code, &err);
+    if (code)
+        return;
+    for (int i = 0; i < FUZZ_STEPS && !code; i++) {
+        struct engine_work work = { .row = row, .n_prompt = i == 0 ? req.n_prompt : 0 };
+        struct engine_result result = { 0 };
+        code = e->ops->step(e, &work, 1, &result, &err);
+        assert_said(code, &err);
+        if (code || result.finish != FINISH_NONE)
+            break;
+        BUG_ON(result.n_tokens != 1 || result.tokens[0].id < 0 ||
+               result.tokens[0].id >= e->info.n_vocab);
+        BUG_ON(!(result.tokens[0].logprob <= 0));
+    }
+    e->ops->close(e, row);
+}
+
+static void run_model(struct model *m, const struct tokenizer *t)
+{
+    struct engine *e = NULL;
+    struct err err = { 0 };
+    struct engine_bytes *bytes = mem_try_array(MEM_CAT_BASE, (size_t)m->n_vocab, sizeof(*bytes));
+    BUG_ON(!bytes); /* n_vocab rows are in the file */
+    for (int64_t i = 0; i < m->n_vocab; i++)
+        bytes[i] = (struct engine_bytes){ "x", 1 };
+    enum err_code code = engine_model_new(&(struct engine_model_options){ .model = m,
+                                                                          .token_bytes = bytes,
+                                                                          .model_id = "m",
+                                                                          .weights_digest = "d",
+                                                                          .n_ctx = 64,
+                                                                          .kv_bytes = 4 << 20,
+                                                                          .max_rows = 1,
+                                                                          .max_step_rows = 16 },
+                                          &e, &err);
+    assert_said(code, &err);
+    if (!code) {
+        run_row(e, t);
+        e->ops->free(e);
+    }
+    mem_free(MEM_CAT_BASE, bytes);
+}
+
+static void run_file(const struct weights *w)
+{
+    struct err err = { 0 };
+    struct tokenizer *t = NULL;
+    struct backend *be = NULL;
+    struct model *m = NULL;
+    enum err_code code = load_tokenizer(w, &t, &err);
+    assert_said(code, &err);
+    if (!code && tokenizer_n_tokens(t) > 0)
+        make_prompt(t, tokenizer_n_tokens(t), (int32_t[8]){ 0 });
+    BUG_ON(ref_backend_open(&be, &err));
+    code = model_load(&(struct model_load_options){ .weights = w, .be = be }, &m, &err);
+    assert_said(code, &err);
+    if (!code)
+        run_model(m, t);
+    model_free(m);
+    be->ops->close(be);
+    tokenizer_free(t);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct weights *w = NULL;
+    struct err err = { 0 };
+    uint8_t *copy = NULL;
+    int64_t before[MEM_CAT_COUNT];
+    for (int c = 0; c < MEM_CAT_COUNT; c++)
+        before[c] = mem_bytes((enum mem_cat)c);
+    BUG_ON(posix_memalign((void **)&copy, 64, size + 1));
+    memcpy(copy, data, size);
+    if (weights_open_images(&(struct weights_image){ "m", copy, size }, 1, &w, &err) == ERR_OK)
+        run_file(w);
+    weights_close(w);
+    free(copy);
+    for (int c = 0; c < MEM_CAT_COUNT; c++)
+        BUG_ON(mem_bytes((enum mem_cat)c) != before[c]);
+    return 0;
+}
