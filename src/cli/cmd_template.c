@@ -5,9 +5,6 @@
 #include "cli/model_path.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #define TEMPLATE_INPUT_MAX  ((size_t)64 << 20)
 #define TEMPLATE_OUTPUT_MAX ((size_t)64 << 20)
@@ -15,25 +12,6 @@
 struct template_options {
     const char *model, *file, *input;
 };
-
-/* SOURCE_DATE_EPOCH where set (a render that can be repeated), else the wall clock in local time. */
-static enum err_code template_now(int64_t *now, struct err *err)
-{
-    const char *epoch = getenv("SOURCE_DATE_EPOCH");
-    char *end;
-    if (epoch && *epoch) {
-        *now = strtoll(epoch, &end, 10);
-        if (*end)
-            return err_set(err, ERR_INVALID, "SOURCE_DATE_EPOCH: '%s' is not a number of seconds",
-                           epoch);
-        return ERR_OK;
-    }
-    struct tm tm;
-    time_t t = time(NULL);
-    localtime_r(&t, &tm);
-    *now = (int64_t)t + tm.tm_gmtoff;
-    return ERR_OK;
-}
 
 static enum err_code template_render_input(const struct template *t, const struct json *own,
                                            const char *path, struct err *err)
@@ -51,7 +29,7 @@ static enum err_code template_render_input(const struct template *t, const struc
         code = err_set(err, ERR_INVALID, "%s: must hold a JSON object of variables", path);
     in.caller = &doc.root;
     if (!code)
-        code = template_now(&in.now, err);
+        code = load_template_now(&in.now, err);
     if (!code)
         code = template_render(t, &in, &out, err);
     if (!code)

@@ -1,4 +1,6 @@
 #include "cli/load_template.h"
+#include <stdlib.h>
+#include <time.h>
 
 enum err_code load_template(const struct weights *w, struct template **out, struct err *err)
 {
@@ -47,4 +49,22 @@ enum err_code load_template_own(const struct weights *w, struct json_doc *out, s
         code = json_parse(out, text.data, text.len, (size_t)1 << 20, err);
     buf_release(&text);
     return code;
+}
+
+enum err_code load_template_now(int64_t *now, struct err *err)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    char *end;
+    if (epoch && *epoch) {
+        *now = strtoll(epoch, &end, 10);
+        if (*end)
+            return err_set(err, ERR_INVALID, "SOURCE_DATE_EPOCH: '%s' is not a number of seconds",
+                           epoch);
+        return ERR_OK;
+    }
+    struct tm tm;
+    time_t t = time(NULL);
+    localtime_r(&t, &tm);
+    *now = (int64_t)t + tm.tm_gmtoff;
+    return ERR_OK;
 }

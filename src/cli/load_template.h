@@ -15,4 +15,8 @@ enum err_code load_template(const struct weights *w, struct template **out,
 enum err_code load_template_own(const struct weights *w, struct json_doc *out,
                                 struct err *err) MUST_CHECK;
 
+/* The date that templates see: SOURCE_DATE_EPOCH where set (a render that can be repeated), else the wall clock in local time.
+ * Errors: ERR_INVALID - SOURCE_DATE_EPOCH is not a number. */
+enum err_code load_template_now(int64_t *now, struct err *err) MUST_CHECK;
+
 #endif

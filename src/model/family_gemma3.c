@@ -9,11 +9,15 @@
 #define GEMMA3_LAYERS_27B \
     62 /* the 27B alone scales queries by width / heads instead of the head size */
 
-/* The published code multiplies embeddings by sqrt(D) rounded to the weights' type, bf16; sqrt(640) = 25.298 becomes 25.25. */
-static float gemma3_embed_scale(int64_t width)
+/* The published code multiplies embeddings by sqrt(D) in the type of the weights: in bf16, sqrt(640) = 25.298 is 25.25. Files
+ * with quantised embeddings come from bf16; f32 and f16 ones keep the exact root. */
+static float gemma3_embed_scale(const struct weights *w, int64_t width)
 {
+    const struct weights_tensor *embed = weights_find(w, "token_embd.weight");
     float s = sqrtf((float)width);
     uint32_t u;
+    if (embed->type == DTYPE_F32 || embed->type == DTYPE_F16)
+        return s;
     memcpy(&u, &s, sizeof(u));
     u = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
     memcpy(&s, &u, sizeof(s));
@@ -62,7 +66,8 @@ static enum err_code gemma3_parse(const struct weights *w, struct model *m, stru
         code = model_parse_rope(w, m, &ropes[i], err);
     if (!code)
         code = weights_float_or(w, model_key(m, "final_logit_softcapping", key), 0, &softcap, err);
-    m->embed_scale = gemma3_embed_scale(m->width);
+    if (!code)
+        m->embed_scale = gemma3_embed_scale(w, m->width);
     m->logit_softcap = (float)softcap;
     m->glu = GLU_KIND_GELU_TANH;
     return code;

@@ -1,0 +1,101 @@
+/* load.h - what --model, --backend, --threads, --ctx and their like say, opened: the one way in which verbs get a model.
+ *
+ * Order of closing is load_close's business. Progress goes to stderr where it is a terminal. */
+#ifndef PLUMB_CLI_LOAD_H
+#define PLUMB_CLI_LOAD_H
+
+#include "cli/cli.h"
+#include "engine/engine_model.h"
+#include "template/template.h"
+#include "tokenizer/tokenizer.h"
+#include "json/json.h"
+
+/* Flags that every verb with a model has. Put it into the verb's options struct and LOAD_FLAGS into its table. */
+struct load_options {
+    const char *model;      /* NULL = the default model */
+    const char *backend;    /* NULL = "cpu" */
+    const char *cpu_mask;   /* NULL = "auto" */
+    const char *cache_type; /* NULL = "f16" */
+    int64_t threads;        /* 0 = physical cores that the process may use */
+    int64_t ctx;            /* 0 = the model's, or what fits in half the cache memory */
+    int64_t kv_memory;      /* bytes; 0 = a quarter of the memory that is available */
+};
+
+#define LOAD_FLAGS(type, field)                                                        \
+    { "model",                                                                         \
+      "M",                                                                             \
+      "path or name of a model; default smollm2",                                      \
+      CLI_FLAG_STRING,                                                                 \
+      offsetof(type, field.model),                                                     \
+      0,                                                                               \
+      0 },                                                                             \
+        { "backend",                                                                   \
+          "B",                                                                         \
+          "cpu, or ref (slow, the oracle); default cpu",                               \
+          CLI_FLAG_STRING,                                                             \
+          offsetof(type, field.backend),                                               \
+          0,                                                                           \
+          0 },                                                                         \
+        { "threads",                                                                   \
+          "N",                                                                         \
+          "threads; default the physical cores that are allowed",                      \
+          CLI_FLAG_INT,                                                                \
+          offsetof(type, field.threads),                                               \
+          1,                                                                           \
+          256 },                                                                       \
+        { "cpu-mask",                                                                  \
+          "LEVEL",                                                                     \
+          "at most these instructions: generic avx2 avxvnni avx512 amx",               \
+          CLI_FLAG_STRING,                                                             \
+          offsetof(type, field.cpu_mask),                                              \
+          0,                                                                           \
+          0 },                                                                         \
+        { "ctx",                                                                       \
+          "N",                                                                         \
+          "longest sequence in tokens; default the model's, or what fits",             \
+          CLI_FLAG_INT,                                                                \
+          offsetof(type, field.ctx),                                                   \
+          16,                                                                          \
+          1 << 28 },                                                                   \
+        { "kv-memory",                                                                 \
+          "SIZE",                                                                      \
+          "memory of the cache; default a quarter of what is available",               \
+          CLI_FLAG_SIZE,                                                               \
+          offsetof(type, field.kv_memory),                                             \
+          1 << 20,                                                                     \
+          1e15 },                                                                      \
+    {                                                                                  \
+        "cache-type", "T", "element type of the cache: f16, bf16 or f32; default f16", \
+            CLI_FLAG_STRING, offsetof(type, field.cache_type), 0, 0                    \
+    }
+
+struct load {
+    struct weights *weights;
+    struct backend *be;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct engine_bytes *token_bytes; /* [n_vocab] */
+    struct engine *engine;            /* NULL until load_engine */
+    char *id;                         /* name of the model in the API */
+    struct template *chat_template;   /* NULL until load_chat, and where the file has none */
+    struct json_doc template_own;     /* the template's variables that are the program's */
+    enum dtype cache_type;
+    int64_t load_us; /* time that load_open took */
+    /* private to load.c */
+    const struct load_options *o;
+};
+
+/* Weights, backend, model, tokenizer. o is borrowed until load_close. Errors: of each part; *l is closed then. */
+enum err_code load_open(struct load *l, const struct load_options *o, struct err *err) MUST_CHECK;
+/* Then an engine with room for max_rows rows at a time. */
+enum err_code load_engine(struct load *l, int32_t max_rows, struct err *err) MUST_CHECK;
+/* The chat template, if the file has one. Errors: those of template_parse. */
+enum err_code load_chat(struct load *l, struct err *err) MUST_CHECK;
+/* Give the engine away: load_close leaves it alone. */
+struct engine *load_take_engine(struct load *l);
+void load_close(struct load *l); /* fine on a zeroed struct */
+
+/* A quarter of the memory that the process may still take (system and cgroup), at least 256 MiB. */
+int64_t load_kv_default(void);
+
+#endif
