@@ -5,22 +5,6 @@ struct tensor tensor_of(float *data, int64_t rows, int64_t cols)
     return (struct tensor){ .data = data, .rows = rows, .cols = cols, .stride = cols };
 }
 
-struct tensor tensor_rows(struct tensor t, int64_t row0, int64_t n)
-{
-    BUG_ON(row0 < 0 || n < 0 || row0 + n > t.rows);
-    t.data += row0 * t.stride;
-    t.rows = n;
-    return t;
-}
-
-struct tensor tensor_cols(struct tensor t, int64_t col0, int64_t n)
-{
-    BUG_ON(col0 < 0 || n < 0 || col0 + n > t.cols);
-    t.data += col0;
-    t.cols = n;
-    return t;
-}
-
 static void check_tensor(struct tensor t)
 {
     BUG_ON(t.rows < 0 || t.rows > BACKEND_ROWS_MAX || t.cols <= 0 || t.stride < t.cols);

@@ -8,10 +8,6 @@
 
 #include "tensor/backend.h"
 
-/* Rows [row0, row0 + n) of t, the same memory. */
-struct tensor tensor_rows(struct tensor t, int64_t row0, int64_t n);
-/* Columns [col0, col0 + n) of t, the same memory. */
-struct tensor tensor_cols(struct tensor t, int64_t col0, int64_t n);
 /* Contiguous [rows][cols] at data. */
 struct tensor tensor_of(float *data, int64_t rows, int64_t cols);
 

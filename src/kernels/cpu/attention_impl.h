@@ -1,5 +1,8 @@
 /* attention_impl.h - attention's kernels on v16.h; included by attention_c.c, attention_avx2.c and attention_avx512.c, which name
  * the table. What each computes is said at struct attn_ops and, operation by operation, in kernels/ref/ref_attention.c. */
+#ifndef PLUMB_KERNELS_CPU_ATTENTION_IMPL_H
+#define PLUMB_KERNELS_CPU_ATTENTION_IMPL_H
+
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/v16.h"
 
@@ -210,3 +213,5 @@ static bool attn_finish(float *y, const float *x, int n, float s)
         .name = label, .widen = attn_widen, .product = attn_product, .weights = attn_weights, \
         .merge = attn_merge, .finish = attn_finish, .narrow = attn_narrow                     \
     }
+
+#endif

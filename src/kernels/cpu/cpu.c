@@ -91,7 +91,8 @@ static bool level_detected(enum cpu_level level)
     return avx512 && has_bits(l7.d, 1u << 24 | 1u << 25) && (xcr0() & XCR0_AMX) == XCR0_AMX;
 }
 
-bool cpu_amx_enable(void)
+/* Ask the system for the tile registers: per process, before the threads that use them start. False: refused. */
+static bool amx_enable(void)
 {
     enum { ARCH_REQ_XCOMP_PERM_ = 0x1023, XFEATURE_XTILEDATA_ = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_, XFEATURE_XTILEDATA_) == 0;
@@ -99,15 +100,10 @@ bool cpu_amx_enable(void)
 
 bool cpu_level_available(enum cpu_level level)
 {
-    return level_detected(level) && (level != CPU_LEVEL_AMX || cpu_amx_enable());
+    return level_detected(level) && (level != CPU_LEVEL_AMX || amx_enable());
 }
 
 #else
-
-bool cpu_amx_enable(void)
-{
-    return false;
-}
 
 bool cpu_level_available(enum cpu_level level)
 {

@@ -7,7 +7,4 @@
 /* The level that `asked` comes down to here: the highest available one that is not above it. */
 enum cpu_level cpu_level_resolve(enum cpu_level asked);
 
-/* Ask the system for the tile registers: once per process, before threads that use them start. False: refused. */
-bool cpu_amx_enable(void);
-
 #endif

@@ -4,6 +4,11 @@
  * activations are added in pairs to int16 (vpmaddubsw), a few of them there, then widened: 8 with 4-bit codes (8 * 2 * 15 * 127 =
  * 30480), 4 with 5 bits (31496), 2 with 6 bits (32004). 8-bit codes would saturate: they go as |w| and x with w's sign (32512).
  * All of it is exact, so the bits are those of every other way. */
+#ifndef PLUMB_KERNELS_CPU_LINEAR_YMM_H
+#define PLUMB_KERNELS_CPU_LINEAR_YMM_H
+
+#if defined(__AVX2__) /* included by files built for it alone; elsewhere empty */
+
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/plain_impl.h"
 
@@ -280,3 +285,7 @@ static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struc
         }
     }
 }
+
+#endif
+
+#endif

@@ -5,6 +5,11 @@
  * - through scratch (more rows): LIN_CHUNK groups are unpacked once to bytes, then blocks of 8 rows of x pass over them; the
  *   accumulators of all rows are kept in memory between chunks, which changes no bit.
  * vpdpbusd with a broadcast memory operand is spelled in asm: gcc 12 never folds the broadcast (measured: 30 -> 57 GB/s). */
+#ifndef PLUMB_KERNELS_CPU_LINEAR_ZMM_H
+#define PLUMB_KERNELS_CPU_LINEAR_ZMM_H
+
+#if defined(__AVX512F__) /* included by files built for it alone; elsewhere empty */
+
 #include "kernels/cpu/cpu_int.h"
 
 #include <immintrin.h>
@@ -249,9 +254,11 @@ static void unpack_any(enum lin_kind kind, const uint8_t *base, int64_t g0, int 
 #define BLOCK_MAX 8 /* rows of x that pass over the scratch together */
 
 /* n groups in scratch times rows [t0, t0 + nt) of x; accumulators in and out through acc (tile `u` of the scratch). affine,
- * halves and nt are constants at each call; neg is NULL exactly if affine. */
+ * halves and nt are constants at each call; neg is NULL exactly if affine. next: where the next chunk's packed bytes begin,
+ * next_step of them a group, to be fetched meanwhile (NULL: no fetching). */
 Z_INLINE void block(const bool affine, const bool halves, const int nt, const struct act *x,
-                    const int32_t *neg, int64_t i, int n, struct lin_scratch *s, int u, int t0)
+                    const int32_t *neg, int64_t i, int n, struct lin_scratch *s, int u, int t0,
+                    const uint8_t *next, int next_step)
 {
     __m512 ad[BLOCK_MAX], am[BLOCK_MAX];
 #pragma GCC unroll 8
@@ -262,6 +269,9 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
     for (int k = 0; k < n; k++, i += x->mb) {
         const int8_t *q = x->q + i * GROUP;
         __m512i dot[BLOCK_MAX], dot1[BLOCK_MAX];
+        if (next)
+            for (int l = 0; l < next_step; l += 64)
+                _mm_prefetch((const char *)next + k * next_step + l, _MM_HINT_T1);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
             dot[t] = affine ? _mm512_setzero_si512() : _mm512_set1_epi32(neg[i + t]);
@@ -289,3 +299,7 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
             _mm512_store_ps(s->acc[u][1][t0 + t], am[t]);
     }
 }
+
+#endif
+
+#endif

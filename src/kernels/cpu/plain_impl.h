@@ -2,6 +2,9 @@
  *
  * One ascending fma chain per output element (a lane is a row), x cleaned of non-finite values. A step of k loads 16 weights
  * and feeds every row of x in the block; with one row two tiles go together, so that two chains hide the fma's latency. */
+#ifndef PLUMB_KERNELS_CPU_PLAIN_IMPL_H
+#define PLUMB_KERNELS_CPU_PLAIN_IMPL_H
+
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/v16.h"
 
@@ -85,3 +88,5 @@ static void plain(const struct lin_job *j, int64_t tile0, int64_t tile1, struct 
     else
         plain_kind(LIN_KIND_F32, j, tile0, tile1);
 }
+
+#endif

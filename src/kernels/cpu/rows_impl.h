@@ -1,5 +1,8 @@
 /* rows_impl.h - the row-wise kernels on v16.h; included by rows_c.c, rows_avx2.c and rows_avx512.c, which name the table.
  * What each computes is said at struct rows_ops and, operation by operation, in kernels/ref. */
+#ifndef PLUMB_KERNELS_CPU_ROWS_IMPL_H
+#define PLUMB_KERNELS_CPU_ROWS_IMPL_H
+
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/v16.h"
 
@@ -212,3 +215,5 @@ static void rows_softcap(float *y, int64_t n, float cap)
         .rope = rows_rope, .glu = rows_glu, .add = rows_add, .scale = rows_scale,                 \
         .softcap = rows_softcap                                                                   \
     }
+
+#endif
