@@ -1,4 +1,4 @@
-/* check [--bench] [--mask LEVEL] [--threads N] [FILTER]: kernels against ref at every instruction-set level of the machine. */
+/* check [--quick] [--bench] [--mask LEVEL] [--threads N] [FILTER]: kernels against ref at every instruction-set level of the machine. */
 #include "check.h"
 
 #include "kernels/cpu/cpu_backend.h"
@@ -231,6 +231,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0) {
             bench = true;
+        } else if (strcmp(argv[i], "--quick") == 0) {
+            c.is_quick = true;
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
             threads = (int)strtol(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--mask") == 0 && i + 1 < argc) {
@@ -239,7 +241,8 @@ int main(int argc, char **argv)
                 return 2;
             }
         } else if (argv[i][0] == '-') {
-            fprintf(stderr, "usage: check [--bench] [--mask LEVEL] [--threads N] [FILTER]\n");
+            fprintf(stderr,
+                    "usage: check [--quick] [--bench] [--mask LEVEL] [--threads N] [FILTER]\n");
             return 2;
         } else {
             c.filter = argv[i];

@@ -21,6 +21,7 @@ struct check {
     struct backend *ref;
     struct check_backend cpu[CHECK_BACKENDS_MAX];
     int n_cpu;
+    bool is_quick; /* a sample of the shapes, for sanitizer builds */
     int passed, failed, skipped;
 };
 

@@ -174,6 +174,8 @@ static void check_type(struct check *c, enum dtype type)
     struct packed p;
     for (int64_t i = 0; i < n_ins(type); i++) {
         for (size_t o = 0; o < ARRAY_LEN(outs); o++) {
+            if (c->is_quick && ((size_t)i + o + (size_t)type) % 4 != 0)
+                continue;
             pack_all(c, &p, type, outs[o], in_of(type, i));
             check_embed(c, &p);
             for (size_t r = 0; r < ARRAY_LEN(rows); r++)
@@ -186,7 +188,8 @@ static void check_type(struct check *c, enum dtype type)
     pack_all(c, &p, type, 21, in_of(type, 1));
     for (int k = 0; k < CHECK_KINDS; k++)
         check_product(c, &p, 20, k, -1);
-    check_product(c, &p, 515, 0, 513); /* more than one pass */
+    if (!c->is_quick || type == DTYPE_Q8_0)
+        check_product(c, &p, 515, 0, 513); /* more than one pass */
     free_all(c, &p);
 }
 
