@@ -341,6 +341,8 @@ static void encoder_release(struct encoder *e)
 {
     mem_free(MEM_CAT_TOKENIZER, e->syms);
     mem_free(MEM_CAT_TOKENIZER, e->heap);
+    for (int i = 0; i < MERGE_QUEUES; i++)
+        mem_free(MEM_CAT_TOKENIZER, e->queues[i].keys);
     buf_release(&e->work);
     pretok_scratch_free(e->pretok);
 }

@@ -80,13 +80,20 @@ bool merge_table_add(struct merge_table *m, int32_t left, int32_t right, int32_t
 const struct merge_slot *merge_table_find(const struct merge_table *m, int32_t left,
                                           int32_t right); /* NULL if absent */
 
+#define MERGE_QUEUES 8
+struct merge_queue { /* ascending keys, [head, n) */
+    uint64_t *keys;
+    size_t head, n, cap;
+};
+
 struct encoder {
     const struct tokenizer *t;
     struct token_list *out;
     struct err *err;
     struct merge_sym *syms; /* [sym_cap] */
     size_t sym_cap;
-    uint64_t *heap; /* [heap_cap] rank << 32 | symbol */
+    struct merge_queue queues[MERGE_QUEUES];
+    uint64_t *heap; /* [heap_n] keys: rank << 32 | symbol */
     size_t heap_n, heap_cap;
     struct buf work; /* a stretch after normalising */
     void *pretok;    /* pretok.c's match data, made on first use */
