@@ -72,10 +72,13 @@ void detok_token_bytes(enum tokenizer_kind kind, enum token_type type, const cha
             buf_add(out, piece, len);
         return;
     }
-    if (is_plain || type == TOKEN_TYPE_BYTE || type == TOKEN_TYPE_USER)
+    if (is_plain || type == TOKEN_TYPE_BYTE || type == TOKEN_TYPE_USER) {
         detok_spm(type, piece, len, out);
-    else
-        buf_add(out, piece, len);
+        return;
+    }
+    if (kind == TOKENIZER_KIND_WPM)
+        buf_add_char(out, ' '); /* each is a word of its own */
+    buf_add(out, piece, len);
 }
 
 struct tokenizer_str tokenizer_bytes(const struct tokenizer *t, int32_t id, bool with_special)

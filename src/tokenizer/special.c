@@ -37,7 +37,20 @@ static bool special_is_added(const struct tokenizer *t, int32_t id)
     return type == TOKEN_TYPE_CONTROL || type == TOKEN_TYPE_USER || type == TOKEN_TYPE_UNKNOWN;
 }
 
-enum err_code special_set_init(struct special_set *s, struct tokenizer *t, struct err *err)
+/* Phi-3, the one family that has this: all its markers but these three, and </s>, which its files call a user's token. */
+static bool special_takes_space(const struct tokenizer *t, int32_t id)
+{
+    static const char *const plain[] = { "<unk>", "<s>", "<|endoftext|>" };
+    struct tokenizer_str piece = tokenizer_piece(t, id);
+    for (size_t i = 0; i < ARRAY_LEN(plain); i++)
+        if (piece.len == strlen(plain[i]) && memcmp(piece.data, plain[i], piece.len) == 0)
+            return false;
+    return t->types[id] != TOKEN_TYPE_USER ||
+           (piece.len == 4 && memcmp(piece.data, "</s>", 4) == 0);
+}
+
+enum err_code special_set_init(struct special_set *s, const struct tokenizer *t, bool strip,
+                               struct err *err)
 {
     enum err_code code = ERR_OK;
     struct buf spelled;
@@ -64,6 +77,7 @@ enum err_code special_set_init(struct special_set *s, struct tokenizer *t, struc
             .len = (uint32_t)spelled.len,
             .id = id,
             .is_control = t->types[id] != TOKEN_TYPE_USER,
+            .takes_space = strip && special_takes_space(t, id),
         };
     }
     qsort(s->items, (size_t)s->n, sizeof(*s->items), special_compare);
@@ -98,7 +112,10 @@ static bool span_list_touches(const struct span_list *l, size_t p0, size_t p1)
         else
             lo = mid + 1;
     }
-    return lo < l->n && l->spans[lo].p0 < p1;
+    for (; lo < l->n && l->spans[lo].p0 < p1; lo++)
+        if (l->spans[lo].p0 < l->spans[lo].p1) /* an empty one touches nothing */
+            return true;
+    return false;
 }
 
 /* The first item of [lo, hi) whose byte at depth is >= b (items shorter than that come first). */
@@ -130,6 +147,7 @@ static struct special_match special_at(const struct special_set *s, const char *
                 continue;
             best.p1 = at + depth;
             best.id = m->id;
+            best.takes_space = m->takes_space;
             break; /* of equal spellings the first id */
         }
         if (at + depth >= len)

@@ -4,6 +4,13 @@
  * byte is the caller's. */
 #include "tokenizer/tokenizer_int.h"
 
+bool text_is_space(uint32_t c)
+{
+    return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
 struct span_move {
     const struct span_list *from;
     struct span *to;

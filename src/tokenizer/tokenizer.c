@@ -209,13 +209,12 @@ enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer 
     t->add_eos = spec->add_eos;
     t->add_space_prefix = spec->add_space_prefix && t->kind != TOKENIZER_KIND_BPE;
     t->remove_extra_spaces = spec->remove_extra_spaces;
-    t->strip_after_special = spec->strip_after_special;
     t->lowercase = spec->lowercase;
     t->strip_accents = spec->strip_accents;
     code = tokenizer_copy_pieces(t, spec, err);
     if (!code) {
         tokenizer_index(t);
-        code = special_set_init(&t->specials, t, err);
+        code = special_set_init(&t->specials, t, spec->strip_after_special, err);
     }
     if (!code)
         code = tokenizer_init_kind(t, spec, err);
@@ -303,16 +302,16 @@ static enum err_code tokenizer_encode_stretch(struct encoder *e, const char *tex
     return ERR_OK;
 }
 
+/* Bytes of white space at the start of text, as Unicode means it; U+2581 was a space. */
 static size_t tokenizer_skip_spaces(const char *text, size_t len)
 {
     size_t i = 0;
     while (i < len) {
-        if (text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r'))
-            i++;
-        else if (len - i >= SPACE_MARK_LEN && memcmp(text + i, SPACE_MARK, SPACE_MARK_LEN) == 0)
-            i += SPACE_MARK_LEN;
-        else
+        uint32_t c;
+        size_t k = utf8_decode(text + i, len - i, &c);
+        if (k == 0 || !(text_is_space(c) || c == 0x2581))
             break;
+        i += k;
     }
     return i;
 }
@@ -331,7 +330,7 @@ static enum err_code tokenizer_walk(struct encoder *e, const struct norm_text *n
         if (m.id < 0 || code)
             continue;
         code = encoder_push(e, m.id);
-        if (t->strip_after_special && t->types[m.id] != TOKEN_TYPE_USER)
+        if (m.takes_space)
             at += tokenizer_skip_spaces(n->text + at, n->len - at);
     }
     return code;

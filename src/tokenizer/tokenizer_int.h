@@ -25,7 +25,8 @@ struct special {
     const char *text;
     uint32_t len;
     int32_t id;
-    bool is_control; /* matches only with TOKENIZER_FLAG_SPECIAL and outside the caller's bytes */
+    bool is_control;  /* matches only with TOKENIZER_FLAG_SPECIAL and outside the caller's bytes */
+    bool takes_space; /* white space after it belongs to it */
 };
 struct special_set {
     struct special *items; /* [n], ascending by bytes */
@@ -35,8 +36,9 @@ struct special_set {
 struct special_match {
     size_t p0, p1;
     int32_t id; /* -1: none up to the end of the text */
+    bool takes_space;
 };
-enum err_code special_set_init(struct special_set *s, struct tokenizer *t,
+enum err_code special_set_init(struct special_set *s, const struct tokenizer *t, bool strip,
                                struct err *err) MUST_CHECK;
 void special_set_release(struct special_set *s);
 /* The leftmost, then longest match in text[from..len). */
@@ -56,6 +58,7 @@ enum err_code norm_text_init(struct norm_text *n, const char *text, size_t len,
                              const struct span_list *caller, bool escape,
                              struct err *err) MUST_CHECK;
 void norm_text_release(struct norm_text *n);
+bool text_is_space(uint32_t c); /* Unicode's White_Space */
 
 /* --- merge.c: join neighbours, best rank first, leftmost among equals --- */
 struct merge_slot {
@@ -154,7 +157,7 @@ struct tokenizer {
     struct map pieces; /* spelling -> id, first of equals */
     struct special_set specials;
     int32_t bos, eos, unk;
-    bool add_bos, add_eos, add_space_prefix, remove_extra_spaces, strip_after_special;
+    bool add_bos, add_eos, add_space_prefix, remove_extra_spaces;
     bool lowercase, strip_accents;
     int32_t *end_ids;
     int32_t n_end_ids;

@@ -17,13 +17,6 @@ static bool wpm_is_han(uint32_t c)
            (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-static bool wpm_is_space(uint32_t c)
-{
-    return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-           c == 0x205F || c == 0x3000;
-}
-
 static bool wpm_is_mark(uint32_t c)
 {
     if (c < 128)
@@ -58,13 +51,15 @@ static void wpm_clean(const char *text, size_t len, struct buf *out)
         uint32_t c;
         size_t k = utf8_decode(text + i, len - i, &c);
         i += k > 0 ? k : 1;
-        if (wpm_is_space(c)) {
+        if (wpm_is_dropped(c)) { /* first: U+0085 and VT are dropped, not spaces */
+            continue;
+        } else if (text_is_space(c)) {
             buf_add_char(out, ' ');
         } else if (wpm_is_han(c)) {
             buf_add_char(out, ' ');
             buf_add_code_point(out, c);
             buf_add_char(out, ' ');
-        } else if (!wpm_is_dropped(c)) {
+        } else {
             buf_add_code_point(out, c);
         }
     }
@@ -149,7 +144,7 @@ enum err_code wpm_encode(struct encoder *e, const char *text, size_t len)
         size_t k = utf8_decode(s + i, n - i, &c);
         BUG_ON(k == 0);
         bool is_mark = wpm_is_mark(c);
-        if (is_mark || wpm_is_space(c)) {
+        if (is_mark || text_is_space(c)) {
             if (i > word)
                 code = wpm_word(e, s + word, i - word);
             if (is_mark && !code)
