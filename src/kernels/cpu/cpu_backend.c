@@ -114,6 +114,9 @@ static void cpu_dispatch(struct cpu_state *st, enum cpu_level level)
     st->lin = lin_ops_avx512;
     st->rows = rows_ops_avx512;
     st->attn = attn_ops_avx512;
+    if (level < CPU_LEVEL_AMX)
+        return;
+    st->lin = lin_ops_amx;
 #endif
 }
 

@@ -109,13 +109,13 @@ struct lin_job {
 
 /* Per-thread scratch of linear: an unpacked part of a tile and the accumulators of a few tiles. */
 #define LIN_CHUNK   32 /* groups that are unpacked at a time */
+#define LIN_BATCH   8  /* groups whose tile products go before their chains */
 #define LIN_N_TILES 4  /* tiles that share a pass over the activations */
 struct lin_scratch {
     _Alignas(64) uint8_t codes[LIN_CHUNK][512];             /* [group][j][4r + b], unsigned */
     _Alignas(64) float scale[LIN_CHUNK][3][TILE];           /* d, then m or (s0, s1) */
     _Alignas(64) float acc[LIN_N_TILES][2][CPU_ROWS][TILE]; /* ad, am */
-    _Alignas(
-        64) int32_t dot[2][LIN_CHUNK][TILE][TILE]; /* tile kernels: [half][group][row of x][row] */
+    _Alignas(64) int32_t dot[LIN_BATCH][TILE][TILE]; /* tile products: [group][row of x][row] */
 };
 
 /* Tiles [tile0, tile1) of a job, all its rows. Need: 1 <= tile1 - tile0 <= LIN_N_TILES when n_rows > 8. */

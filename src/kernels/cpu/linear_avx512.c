@@ -2,8 +2,6 @@
 #include "kernels/cpu/linear_zmm.h"
 #include "kernels/cpu/plain_impl.h"
 
-#include <string.h>
-
 typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
 
 #define DIRECT(kind, nt)                                                              \
@@ -33,6 +31,55 @@ static direct_fn *const direct_of[LIN_KIND_GROUPED][DIRECT_MAX] = {
     DIRECT_ROW(Q4_0), DIRECT_ROW(Q4_1), DIRECT_ROW(Q5_0), DIRECT_ROW(Q5_1),
     DIRECT_ROW(Q8_0), DIRECT_ROW(Q4_K), DIRECT_ROW(Q5_K), DIRECT_ROW(Q6_K),
 };
+
+#define BLOCK_MAX 8 /* rows of x that pass over the scratch together */
+
+/* n groups in scratch times rows [t0, t0 + nt) of x; accumulators in and out through acc (tile `u` of the scratch). affine,
+ * halves and nt are constants at each call; neg is NULL exactly if affine. next: where the next chunk's packed bytes begin,
+ * next_step of them a group, to be fetched meanwhile (NULL: no fetching). */
+Z_INLINE void block(const bool affine, const bool halves, const int nt, const struct act *x,
+                    const int32_t *neg, int64_t i, int n, struct lin_scratch *s, int u, int t0,
+                    const uint8_t *next, int next_step)
+{
+    __m512 ad[BLOCK_MAX], am[BLOCK_MAX];
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) {
+        ad[t] = _mm512_load_ps(s->acc[u][0][t0 + t]);
+        am[t] = affine ? _mm512_load_ps(s->acc[u][1][t0 + t]) : _mm512_setzero_ps();
+    }
+    for (int k = 0; k < n; k++, i += x->mb) {
+        const int8_t *q = x->q + i * GROUP;
+        __m512i dot[BLOCK_MAX], dot1[BLOCK_MAX];
+        if (next)
+            for (int l = 0; l < next_step; l += 64)
+                _mm_prefetch((const char *)next + k * next_step + l, _MM_HINT_T1);
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++) {
+            dot[t] = affine ? _mm512_setzero_si512() : _mm512_set1_epi32(neg[i + t]);
+            if (halves)
+                dot1[t] = _mm512_set1_epi32(x->neg32_1[i + t]);
+        }
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) {
+            __m512i w = _mm512_load_si512(&s->codes[k][64 * j]);
+#pragma GCC unroll 8
+            for (int t = 0; t < nt; t++)
+                dp(halves && j >= 4 ? &dot1[t] : &dot[t], w, q + t * GROUP + 4 * j);
+        }
+        __m512 d = _mm512_load_ps(s->scale[k][0]), m = _mm512_load_ps(s->scale[k][1]);
+        __m512 m1 = _mm512_load_ps(s->scale[k][2]);
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++)
+            chain(affine, halves, dot[t], halves ? dot1[t] : dot[t], d, m, m1, &x->d[i + t],
+                  &x->s[i + t], &ad[t], &am[t]);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) {
+        _mm512_store_ps(s->acc[u][0][t0 + t], ad[t]);
+        if (affine)
+            _mm512_store_ps(s->acc[u][1][t0 + t], am[t]);
+    }
+}
 
 /* Rows [t0, t0 + nt) of x over the scratch; nt <= BLOCK_MAX. */
 Z_INLINE void block_kind(const bool affine, const bool halves, int nt, const struct act *x,
@@ -67,14 +114,14 @@ Z_INLINE void block_kind(const bool affine, const bool halves, int nt, const str
     }
 }
 
-/* A chunk of groups of one tile: unpacked, then every row of x. The first rows fetch what the next call unpacks. */
+/* See chunk_fn. The first rows fetch what the next call unpacks. */
 static void chunk(const struct lin_job *j, int64_t tile, int64_t g0, int n, struct lin_scratch *s,
                   int u, const uint8_t *fetch)
 {
     const enum lin_kind kind = j->w->kind;
     const struct act *x = j->x;
     const int32_t *neg = neg_of(kind, x);
-    unpack_any(kind, j->w->data + (size_t)tile * j->w->tile_bytes, g0, n, s);
+    unpack_any(kind, false, j->w->data + (size_t)tile * j->w->tile_bytes, g0, n, s);
     for (int t = 0; t < j->n_rows; t += BLOCK_MAX) {
         int nt = (int)min_i64(BLOCK_MAX, j->n_rows - t);
         int64_t i = act_index(x, t, g0);
@@ -89,44 +136,10 @@ static void chunk(const struct lin_job *j, int64_t tile, int64_t g0, int n, stru
     }
 }
 
-/* Address of a tile's group g (a multiple of LIN_CHUNK, so the first of its block); may be past the end: for prefetching. */
-static const uint8_t *packed_at(const struct weight *w, int64_t tile, int64_t g)
-{
-    return w->data + (size_t)tile * w->tile_bytes +
-           (size_t)(g >> lin_log2_groups(w->kind)) * (size_t)lin_block_bytes(w->kind);
-}
-
-/* Chunks of groups outermost: the part of x that they need stays in the second-level cache for all tiles. */
-static void through_scratch(const struct lin_job *j, int64_t tile0, int64_t tile1,
-                            struct lin_scratch *s)
-{
-    const int64_t n = j->w->n_groups;
-    for (int64_t u = 0; u < tile1 - tile0; u++)
-        for (int a = 0; a < 2; a++)
-            memset(s->acc[u][a], 0, (size_t)j->n_rows * sizeof(s->acc[0][0][0]));
-    for (int64_t g = 0; g < n; g += LIN_CHUNK) {
-        for (int64_t u = 0; u < tile1 - tile0; u++) {
-            bool last = u + 1 == tile1 - tile0;
-            const uint8_t *fetch =
-                packed_at(j->w, last ? tile0 : tile0 + u + 1, last ? g + LIN_CHUNK : g);
-            chunk(j, tile0 + u, g, (int)min_i64(LIN_CHUNK, n - g), s, (int)u, fetch);
-        }
-    }
-    const bool affine = lin_is_affine(j->w->kind);
-    for (int t = 0; t < j->n_rows; t++) {
-        for (int64_t u = 0; u < tile1 - tile0; u++) {
-            __m512 y = _mm512_load_ps(s->acc[u][0][t]);
-            if (affine)
-                y = _mm512_add_ps(y, _mm512_load_ps(s->acc[u][1][t]));
-            store_tile(j, tile0 + u, t, y);
-        }
-    }
-}
-
 static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
 {
     if (j->n_rows > DIRECT_MAX) {
-        through_scratch(j, tile0, tile1, s);
+        through_scratch(j, tile0, tile1, s, chunk);
         return;
     }
     direct_fn *fn = direct_of[j->w->kind][j->n_rows - 1];

@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_int.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 #define Z_INLINE static inline __attribute__((always_inline))
 
@@ -194,12 +195,13 @@ Z_INLINE void direct(const enum lin_kind kind, const int nt, const struct lin_jo
         store_tile(job, tile, t0 + t, affine ? _mm512_add_ps(ad[t], am[t]) : ad[t]);
 }
 
-/* Groups [g0, g0 + n) of a tile to scratch. kind is a constant at each call. sign: codes as signed bytes (bias taken off by
- * flipping; only where that is what -bias does) for the tile unit. */
-Z_INLINE void unpack(const enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
-                     struct lin_scratch *s)
+/* Groups [g0, g0 + n) of a tile to scratch: codes as they are, unsigned, or with their bias taken off, signed. kind and
+ * is_signed are constants at each call. */
+Z_INLINE void unpack(const enum lin_kind kind, const bool is_signed, const uint8_t *base,
+                     int64_t g0, int n, struct lin_scratch *s)
 {
     const int shift = lin_log2_groups(kind);
+    const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
     for (int k = 0; k < n; k++) {
         const int64_t g = g0 + k;
         const int sub = (int)(g & ((1 << shift) - 1));
@@ -209,6 +211,10 @@ Z_INLINE void unpack(const enum lin_kind kind, const uint8_t *base, int64_t g0, 
         for (int j = 0; j < 4; j++) {
             __m512i lo, hi;
             codes_pair(kind, c, j, &lo, &hi);
+            if (is_signed && lin_bias(kind)) {
+                lo = _mm512_sub_epi8(lo, bias);
+                hi = _mm512_sub_epi8(hi, bias);
+            }
             _mm512_store_si512(&s->codes[k][64 * j], lo);
             _mm512_store_si512(&s->codes[k][256 + 64 * j], hi);
         }
@@ -220,83 +226,63 @@ Z_INLINE void unpack(const enum lin_kind kind, const uint8_t *base, int64_t g0, 
     }
 }
 
-static void unpack_any(enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
-                       struct lin_scratch *s)
+#define UNPACK_CASE(kind)                                   \
+    case LIN_KIND_##kind:                                   \
+        unpack(LIN_KIND_##kind, is_signed, base, g0, n, s); \
+        break
+
+Z_INLINE void unpack_any(enum lin_kind kind, const bool is_signed, const uint8_t *base, int64_t g0,
+                         int n, struct lin_scratch *s)
 {
     switch (kind) {
-    case LIN_KIND_Q4_0:
-        unpack(LIN_KIND_Q4_0, base, g0, n, s);
-        break;
-    case LIN_KIND_Q4_1:
-        unpack(LIN_KIND_Q4_1, base, g0, n, s);
-        break;
-    case LIN_KIND_Q5_0:
-        unpack(LIN_KIND_Q5_0, base, g0, n, s);
-        break;
-    case LIN_KIND_Q5_1:
-        unpack(LIN_KIND_Q5_1, base, g0, n, s);
-        break;
-    case LIN_KIND_Q8_0:
-        unpack(LIN_KIND_Q8_0, base, g0, n, s);
-        break;
-    case LIN_KIND_Q4_K:
-        unpack(LIN_KIND_Q4_K, base, g0, n, s);
-        break;
-    case LIN_KIND_Q5_K:
-        unpack(LIN_KIND_Q5_K, base, g0, n, s);
-        break;
+        UNPACK_CASE(Q4_0);
+        UNPACK_CASE(Q4_1);
+        UNPACK_CASE(Q5_0);
+        UNPACK_CASE(Q5_1);
+        UNPACK_CASE(Q8_0);
+        UNPACK_CASE(Q4_K);
+        UNPACK_CASE(Q5_K);
+        UNPACK_CASE(Q6_K);
     default:
-        unpack(LIN_KIND_Q6_K, base, g0, n, s);
-        break;
+        BUG_ON(true);
     }
 }
 
-#define BLOCK_MAX 8 /* rows of x that pass over the scratch together */
-
-/* n groups in scratch times rows [t0, t0 + nt) of x; accumulators in and out through acc (tile `u` of the scratch). affine,
- * halves and nt are constants at each call; neg is NULL exactly if affine. next: where the next chunk's packed bytes begin,
- * next_step of them a group, to be fetched meanwhile (NULL: no fetching). */
-Z_INLINE void block(const bool affine, const bool halves, const int nt, const struct act *x,
-                    const int32_t *neg, int64_t i, int n, struct lin_scratch *s, int u, int t0,
-                    const uint8_t *next, int next_step)
+/* Address of a tile's group g (a multiple of LIN_CHUNK, so the first of its block); may be past the end: for prefetching. */
+static inline const uint8_t *packed_at(const struct weight *w, int64_t tile, int64_t g)
 {
-    __m512 ad[BLOCK_MAX], am[BLOCK_MAX];
-#pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) {
-        ad[t] = _mm512_load_ps(s->acc[u][0][t0 + t]);
-        am[t] = affine ? _mm512_load_ps(s->acc[u][1][t0 + t]) : _mm512_setzero_ps();
-    }
-    for (int k = 0; k < n; k++, i += x->mb) {
-        const int8_t *q = x->q + i * GROUP;
-        __m512i dot[BLOCK_MAX], dot1[BLOCK_MAX];
-        if (next)
-            for (int l = 0; l < next_step; l += 64)
-                _mm_prefetch((const char *)next + k * next_step + l, _MM_HINT_T1);
-#pragma GCC unroll 8
-        for (int t = 0; t < nt; t++) {
-            dot[t] = affine ? _mm512_setzero_si512() : _mm512_set1_epi32(neg[i + t]);
-            if (halves)
-                dot1[t] = _mm512_set1_epi32(x->neg32_1[i + t]);
+    return w->data + (size_t)tile * w->tile_bytes +
+           (size_t)(g >> lin_log2_groups(w->kind)) * (size_t)lin_block_bytes(w->kind);
+}
+
+/* A chunk of groups of one tile (number u of the scratch): unpacked, then every row of x; fetch: what the next call unpacks. */
+typedef void chunk_fn(const struct lin_job *j, int64_t tile, int64_t g0, int n,
+                      struct lin_scratch *s, int u, const uint8_t *fetch);
+
+/* Chunks of groups outermost: the part of x that they need stays in the second-level cache for all tiles. */
+Z_INLINE void through_scratch(const struct lin_job *j, int64_t tile0, int64_t tile1,
+                              struct lin_scratch *s, chunk_fn *chunk)
+{
+    const int64_t n = j->w->n_groups;
+    for (int64_t u = 0; u < tile1 - tile0; u++)
+        for (int a = 0; a < 2; a++)
+            memset(s->acc[u][a], 0, (size_t)j->n_rows * sizeof(s->acc[0][0][0]));
+    for (int64_t g = 0; g < n; g += LIN_CHUNK) {
+        for (int64_t u = 0; u < tile1 - tile0; u++) {
+            bool last = u + 1 == tile1 - tile0;
+            const uint8_t *fetch =
+                packed_at(j->w, last ? tile0 : tile0 + u + 1, last ? g + LIN_CHUNK : g);
+            chunk(j, tile0 + u, g, (int)min_i64(LIN_CHUNK, n - g), s, (int)u, fetch);
         }
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; j++) {
-            __m512i w = _mm512_load_si512(&s->codes[k][64 * j]);
-#pragma GCC unroll 8
-            for (int t = 0; t < nt; t++)
-                dp(halves && j >= 4 ? &dot1[t] : &dot[t], w, q + t * GROUP + 4 * j);
-        }
-        __m512 d = _mm512_load_ps(s->scale[k][0]), m = _mm512_load_ps(s->scale[k][1]);
-        __m512 m1 = _mm512_load_ps(s->scale[k][2]);
-#pragma GCC unroll 8
-        for (int t = 0; t < nt; t++)
-            chain(affine, halves, dot[t], halves ? dot1[t] : dot[t], d, m, m1, &x->d[i + t],
-                  &x->s[i + t], &ad[t], &am[t]);
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) {
-        _mm512_store_ps(s->acc[u][0][t0 + t], ad[t]);
-        if (affine)
-            _mm512_store_ps(s->acc[u][1][t0 + t], am[t]);
+    const bool affine = lin_is_affine(j->w->kind);
+    for (int t = 0; t < j->n_rows; t++) {
+        for (int64_t u = 0; u < tile1 - tile0; u++) {
+            __m512 y = _mm512_load_ps(s->acc[u][0][t]);
+            if (affine)
+                y = _mm512_add_ps(y, _mm512_load_ps(s->acc[u][1][t]));
+            store_tile(j, tile0 + u, t, y);
+        }
     }
 }
 
