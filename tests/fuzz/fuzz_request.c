@@ -1,0 +1,82 @@
+/* A request's body, as every kind of request: never a crash; an error has a status and a text; what is accepted is within its bounds. */
+#include "base/utf8.h"
+#include "server/prepare.h"
+#include "support/byte_vocab.h"
+#include "support/engine_script.h"
+#include "json/json.h"
+
+#include <string.h>
+
+static struct server_model model;
+static struct server_config config;
+static struct prepare_context ctx = { &model, &config, "script" };
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static const struct engine_script_config script = { 4096, 1, 64, 0, 0 };
+    struct tokenizer *t;
+    struct template *tmpl;
+    BUG_ON(byte_vocab_new(&t, NULL) != ERR_OK || byte_vocab_template(&tmpl, NULL) != ERR_OK);
+    model.engine = engine_script_new(&script);
+    model.tokenizer = t;
+    model.chat_template = tmpl;
+    server_sampling_unset(&model.sampling);
+    server_sampling_unset(&config.sampling);
+    return 0;
+}
+
+static void check_json(const struct buf *text)
+{
+    struct json_doc doc;
+    BUG_ON(!utf8_is_valid(text->data, text->len));
+    BUG_ON(json_parse(&doc, text->data, text->len, 1 << 28, NULL) != ERR_OK);
+    json_doc_release(&doc);
+}
+
+static void check_error(const struct api_error *e)
+{
+    struct buf out;
+    BUG_ON(e->status < 400 || e->status > 599 || e->text[0] == '\0');
+    buf_init(&out, MEM_CAT_BASE, 1 << 16);
+    api_error_write(&out, e);
+    check_json(&out);
+    buf_release(&out);
+}
+
+static void check_generation(const struct prepared *p)
+{
+    BUG_ON(p->n_choices < 1 || p->n_choices > LIMIT_CHOICES);
+    for (const char *s = p->ignored; *s; s++)
+        BUG_ON((unsigned char)*s <= ' ' || (unsigned char)*s > '~');
+    for (int32_t i = 0; i < p->n_choices; i++) {
+        const struct engine_request *r = &p->requests[i]->engine;
+        BUG_ON(r->n_prompt < 1 || r->n_prompt >= model.engine->info.n_ctx || r->max_tokens == 0);
+        for (int32_t k = 0; k < r->n_prompt; k++)
+            BUG_ON(r->prompt[k] < 0 || r->prompt[k] >= BYTE_VOCAB_SIZE);
+        for (int32_t k = 0; k < r->n_stops; k++)
+            BUG_ON(r->stops[k].len < 1 || r->stops[k].len > ENGINE_STOP_BYTES);
+        for (int32_t k = 0; k < r->sample.n_bias; k++)
+            BUG_ON(r->sample.bias[k].id < 0 || r->sample.bias[k].id >= BYTE_VOCAB_SIZE);
+        BUG_ON(!(r->sample.temperature >= 0) || !(r->sample.top_p >= 0) || r->sample.top_k < 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    for (int kind = PREPARE_CHAT; kind <= PREPARE_APPLY_TEMPLATE; kind++) {
+        struct prepared *p =
+            prepare_request(&ctx, (enum prepare_kind)kind, (const char *)data, size, 1);
+        if (p->error.status != 0)
+            check_error(&p->error);
+        else if (kind <= PREPARE_COMPLETIONS)
+            check_generation(p);
+        else
+            check_json(&p->reply);
+        prepare_free(p);
+    }
+    BUG_ON(mem_bytes(MEM_CAT_REQUEST) != 0);
+    return 0;
+}
