@@ -46,7 +46,9 @@ int cli_usage(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Parse argv (without program and verb) into options and run the verb. */
 int cli_run_verb(const struct cli_verb *verb, int argc, char **argv);
 
+extern const struct cli_verb cmd_serve;
 extern const struct cli_verb cmd_run;
+extern const struct cli_verb cmd_chat;
 extern const struct cli_verb cmd_tokenize;
 extern const struct cli_verb cmd_detokenize;
 extern const struct cli_verb cmd_template;

@@ -14,21 +14,23 @@ static bool prepare_own(const struct prepare_context *ctx, bool adds_generation_
                         struct json_doc *own, struct api_error *e)
 {
     const struct tokenizer *t = ctx->model->tokenizer;
-    struct tokenizer_str bos = { "", 0 }, eos = { "", 0 };
-    if (tokenizer_bos(t) >= 0)
-        bos = tokenizer_piece(t, tokenizer_bos(t));
-    if (tokenizer_eos(t) >= 0)
-        eos = tokenizer_piece(t, tokenizer_eos(t));
+    const struct {
+        const char *name;
+        int32_t id;
+    } tokens[] = { { "bos_token", tokenizer_bos(t) }, { "eos_token", tokenizer_eos(t) } };
     struct json_writer w;
     struct buf text;
     struct err err;
     buf_init(&text, MEM_CAT_REQUEST, 1 << 16);
     json_writer_init(&w, &text);
     json_begin_object(&w);
-    json_key(&w, "bos_token");
-    json_strn(&w, bos.data, bos.len);
-    json_key(&w, "eos_token");
-    json_strn(&w, eos.data, eos.len);
+    for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
+        if (tokens[i].id < 0) /* undefined, as in Hugging Face */
+            continue;
+        struct tokenizer_str s = tokenizer_piece(t, tokens[i].id);
+        json_key(&w, tokens[i].name);
+        json_strn(&w, s.data, s.len);
+    }
     json_key(&w, "add_generation_prompt");
     json_bool(&w, adds_generation_prompt);
     json_end_object(&w);
@@ -56,7 +58,9 @@ static bool prepare_render_once(const struct prepare_context *ctx, const struct 
         api_error_set(e, 400, NULL, "messages", "%s", err.text);
         goto out;
     }
-    struct template_input in = { .caller = &doc.root, .own = own, .now = clock_wall_s() };
+    const struct server_config *config = ctx->config;
+    struct template_input in = { .caller = &doc.root, .own = own };
+    in.now = config->now ? config->now(config->now_arg) : clock_wall_s();
     enum err_code code = template_render(ctx->model->chat_template, &in, out, &err);
     is_fine = code == ERR_OK;
     if (!is_fine)

@@ -37,6 +37,9 @@ struct server_config {
     int64_t max_stall_ms;  /* 0 = 250 */
     int head_seconds, body_seconds, idle_seconds, stall_seconds; /* of connections; 0 = limits.h */
     struct server_sampling sampling; /* flags: before the model's, after the request's */
+    /* Unix seconds that templates take for now, moved to local time; NULL: the clock, UTC. Any thread. */
+    int64_t (*now)(void *arg);
+    void *now_arg;
     /* On the engine thread, once. */
     enum err_code (*load)(void *arg, struct server_model *out, struct err *err);
     void *load_arg;

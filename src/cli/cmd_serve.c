@@ -1,0 +1,131 @@
+/* cmd_serve.c - the HTTP server over one model. */
+#include "base/log.h"
+#include "cli/cli.h"
+#include "cli/load_template.h"
+#include "cli/serve_model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct serve_options {
+    struct load_options load;
+    const char *host, *allow_host, *origins, *alias, *chat_template, *log;
+    int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds;
+    bool strict_model;
+    struct server_sampling sampling;
+};
+
+static void serve_defaults(void *options)
+{
+    struct serve_options *o = options;
+    o->host = "127.0.0.1";
+    o->port = 8080;
+    o->rows = 16;
+    o->drain_seconds = -1;
+    server_sampling_unset(&o->sampling);
+}
+
+static enum err_code serve_load(void *arg, struct server_model *out, struct err *err)
+{
+    return serve_model_open(arg, out, err);
+}
+
+static void serve_ready(void *arg, const char *url)
+{
+    const struct serve_model *m = arg;
+    printf("serving %s at %s\n", m->load.id, url);
+    fflush(stdout);
+}
+
+static int serve_run(void *options)
+{
+    const struct serve_options *o = options;
+    struct serve_model m = { .options = o->load,
+                             .template_path = o->chat_template,
+                             .max_rows = (int32_t)o->rows };
+    struct server_config config = {
+        .host = o->host,
+        .port = (int)o->port,
+        .allow_hosts = o->allow_host,
+        .origins = o->origins,
+        .alias = o->alias,
+        .is_model_strict = o->strict_model,
+        .max_body = o->max_body,
+        .drain_seconds = o->drain_seconds,
+        .max_waiting = (int32_t)o->max_waiting,
+        .max_stall_ms = o->max_stall_ms,
+        .sampling = o->sampling,
+        .now = serve_model_now,
+        .load = serve_load,
+        .load_arg = &m,
+        .ready = serve_ready,
+        .arg = &m,
+    };
+    struct err err;
+    int64_t now;
+    if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
+        return cli_fail("serve", &err);
+    if (o->log)
+        log_enable(o->log);
+    if (strcmp(o->host, "localhost") != 0 && strcmp(o->host, "::1") != 0 &&
+        strncmp(o->host, "127.", 4) != 0)
+        log_warn("serve", "--host %s: everyone who reaches this address may use the server",
+                 o->host);
+    enum err_code code = server_run(&config, &err);
+    if (code == ERR_CANCELLED) /* the load still runs in its thread: nothing may be freed */
+        _exit(0);
+    serve_model_close(&m);
+    return code == ERR_OK ? 0 : cli_fail("serve", &err);
+}
+
+#define AT(member) offsetof(struct serve_options, member)
+
+const struct cli_verb cmd_serve = {
+    .name = "serve",
+    .summary = "serve a model over HTTP: OpenAI's chat and completions",
+    .usage = "[--model M] [--host 127.0.0.1] [--port 8080]",
+    .flags =
+        (const struct cli_flag[]){
+            LOAD_FLAGS(struct serve_options, load),
+            { "host", "ADDRESS", "address to listen on; default 127.0.0.1", CLI_FLAG_STRING,
+              AT(host), 0, 0 },
+            { "port", "N", "port to listen on; 0 = any free one; default 8080", CLI_FLAG_INT,
+              AT(port), 0, 65535 },
+            { "alias", "NAME", "name of the model in the API; default its file's", CLI_FLAG_STRING,
+              AT(alias), 0, 0 },
+            { "strict-model", NULL, "answer 404 to requests for a model of another name",
+              CLI_FLAG_BOOL, AT(strict_model), 0, 0 },
+            { "allow-host", "NAMES", "more names that Host may have, comma-separated",
+              CLI_FLAG_STRING, AT(allow_host), 0, 0 },
+            { "origins", "URLS", "web pages that may use the server, comma-separated origins",
+              CLI_FLAG_STRING, AT(origins), 0, 0 },
+            { "chat-template", "FILE", "Jinja template instead of the model's own", CLI_FLAG_STRING,
+              AT(chat_template), 0, 0 },
+            { "rows", "N", "answers generated at a time; default 16", CLI_FLAG_INT, AT(rows), 1,
+              256 },
+            { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
+              CLI_FLAG_INT, AT(max_waiting), 1, 4096 },
+            { "max-stall-ms", "N",
+              "longest time a running answer waits for another's prompt; default 250", CLI_FLAG_INT,
+              AT(max_stall_ms), 1, 60000 },
+            { "max-body", "SIZE", "largest request; default 32M", CLI_FLAG_SIZE, AT(max_body), 1024,
+              1 << 30 },
+            { "drain-seconds", "N", "time for running answers after SIGTERM; default 30",
+              CLI_FLAG_INT, AT(drain_seconds), 0, 86400 },
+            { "temperature", "T", "where a request names none; default the model's, else 0.7",
+              CLI_FLAG_FLOAT, AT(sampling.temperature), 0, 100 },
+            { "top-p", "P", "where a request names none; default the model's, else off",
+              CLI_FLAG_FLOAT, AT(sampling.top_p), 0, 1 },
+            { "top-k", "N", "where a request names none; default the model's, else off",
+              CLI_FLAG_INT, AT(sampling.top_k), 0, 1 << 30 },
+            { "min-p", "P", "where a request names none; default the model's, else off",
+              CLI_FLAG_FLOAT, AT(sampling.min_p), 0, 1 },
+            { "log", "NAMES", "also print debug lines of these components: http,sched or all",
+              CLI_FLAG_STRING, AT(log), 0, 0 },
+            { 0 },
+        },
+    .options_bytes = sizeof(struct serve_options),
+    .defaults = serve_defaults,
+    .run = serve_run,
+};

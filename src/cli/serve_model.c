@@ -1,0 +1,96 @@
+#include "cli/serve_model.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/load_template.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TEMPLATE_BYTES_MAX (4 << 20)
+
+static bool serve_model_knows_developer(const char *text)
+{
+    return strstr(text, "'developer'") || strstr(text, "\"developer\"");
+}
+
+/* The template of --chat-template. */
+static enum err_code serve_model_file_template(struct serve_model *m, struct server_model *out,
+                                               struct err *err)
+{
+    struct buf text;
+    buf_init(&text, MEM_CAT_TEMPLATE, TEMPLATE_BYTES_MAX);
+    enum err_code code = file_read(m->template_path, &text, err);
+    if (code == ERR_OK)
+        code = template_parse(m->template_path, text.data, text.len, &m->chat_template, err);
+    out->chat_template = m->chat_template;
+    out->knows_developer = serve_model_knows_developer(text.data);
+    buf_release(&text);
+    return code;
+}
+
+static enum err_code serve_model_template(struct serve_model *m, struct server_model *out,
+                                          struct err *err)
+{
+    const char *text;
+    if (m->template_path)
+        return serve_model_file_template(m, out, err);
+    enum err_code code = load_chat(&m->load, err);
+    if (code != ERR_OK || !m->load.chat_template)
+        return code;
+    out->chat_template = m->load.chat_template;
+    code = weights_str(m->load.weights, "tokenizer.chat_template", &text, err);
+    out->knows_developer = code == ERR_OK && serve_model_knows_developer(text);
+    return code;
+}
+
+/* What the model's makers advise (GGUF general.sampling.*). */
+static enum err_code serve_model_sampling(const struct weights *w, struct server_sampling *s,
+                                          struct err *err)
+{
+    const struct {
+        const char *key;
+        double *out;
+    } rows[] = {
+        { "general.sampling.temp", &s->temperature },
+        { "general.sampling.top_p", &s->top_p },
+        { "general.sampling.min_p", &s->min_p },
+        { "general.sampling.penalty_repeat", &s->repetition_penalty },
+    };
+    enum err_code code = ERR_OK;
+    server_sampling_unset(s);
+    for (size_t i = 0; i < ARRAY_LEN(rows) && code == ERR_OK; i++)
+        code = weights_float_or(w, rows[i].key, NAN, rows[i].out, err);
+    if (code == ERR_OK)
+        code = weights_int_or(w, "general.sampling.top_k", 0, INT32_MAX, -1, &s->top_k, err);
+    return code;
+}
+
+enum err_code serve_model_open(struct serve_model *m, struct server_model *out, struct err *err)
+{
+    enum err_code code = load_open(&m->load, &m->options, err);
+    *out = (struct server_model){ 0 };
+    if (code == ERR_OK)
+        code = serve_model_template(m, out, err);
+    if (code == ERR_OK)
+        code = serve_model_sampling(m->load.weights, &out->sampling, err);
+    if (code == ERR_OK)
+        code = load_engine(&m->load, m->max_rows, err);
+    if (code != ERR_OK)
+        return code;
+    out->tokenizer = m->load.tokenizer;
+    out->engine = load_take_engine(&m->load);
+    return ERR_OK;
+}
+
+int64_t serve_model_now(void *arg)
+{
+    int64_t now;
+    return load_template_now(&now, NULL) == ERR_OK ? now : clock_wall_s();
+}
+
+void serve_model_close(struct serve_model *m)
+{
+    template_free(m->chat_template);
+    m->chat_template = NULL;
+    load_close(&m->load);
+}
