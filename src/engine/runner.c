@@ -256,9 +256,9 @@ bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens)
 {
     const struct runner_seq *s = &r->seqs[seq];
     const struct kv_table *t = &s->tables[MODEL_GROUP_WINDOW];
+    int32_t lowest = n_tokens + 1 - r->model->window; /* that the next row sees */
     return n_tokens >= 0 && n_tokens <= s->len &&
-           t->first * KV_PAGE_TOKENS <=
-               (n_tokens > r->model->window ? n_tokens - r->model->window : 0);
+           t->first * KV_PAGE_TOKENS <= (lowest > 0 ? lowest : 0);
 }
 
 void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens)
