@@ -1,9 +1,8 @@
-"""plumb inspect: what it says of good files (against the gguf package), of damaged ones, and how models are named."""
+"""plumb inspect: what it says of good files (against the gguf package), and how models are named."""
 import functools
 import json
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import tarfile
@@ -31,13 +30,9 @@ def read(path):
     return gguf.GGUFReader(path)
 
 
-def inspect(*args, env=None, cwd=None, limit=False):
-    def lower_limits():
-        # The damaged file may not cost memory. (A sanitizer reserves terabytes of address space.)
-        if limit and "asan" not in PLUMB and "tsan" not in PLUMB:
-            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+def inspect(*args, env=None, cwd=None):
     return subprocess.run([PLUMB, "inspect", *map(str, args)], capture_output=True, timeout=60, check=False,
-                          env={**os.environ, **(env or {})}, cwd=cwd, preexec_fn=lower_limits)
+                          env={**os.environ, **(env or {})}, cwd=cwd)
 
 
 # --- what good files hold ---
