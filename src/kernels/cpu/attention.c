@@ -4,8 +4,8 @@
  * widening each page's K and V once for all its queries. Blocks of 64 positions are computed each from nothing and merged in
  * position order, so where there are fewer slices than threads the blocks themselves are spread over them, with the same bits. */
 #include "kernels/cpu/cpu_int.h"
-#include "tensor/fmath.h"
 
+#include <math.h>
 #include <string.h>
 
 #define P             KV_PAGE_TOKENS
@@ -250,11 +250,7 @@ static void block_values(const struct attn_job *j, struct attn_scratch *x, const
 static void merge_one(const struct attn_job *j, struct attn_scratch *x, int i, float mb, float lb,
                       const float *part)
 {
-    float m = x->m[i] > mb ? x->m[i] : mb;
-    float alpha = fmath_exp(x->m[i] - m), beta = fmath_exp(mb - m);
-    x->m[i] = m;
-    x->l[i] = fmaf(lb, beta, x->l[i] * alpha);
-    j->st->attn.merge(x->acc[i], part, j->kv->head_dim, alpha, beta);
+    j->st->attn.merge(x->acc[i], &x->m[i], &x->l[i], part, j->kv->head_dim, mb, lb);
 }
 
 static void take_merge(const struct attn_job *j, struct attn_scratch *x, int i, int32_t b,

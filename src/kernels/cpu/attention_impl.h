@@ -134,57 +134,58 @@ static void attn_product(float *const *c, const float *const *a, int n, const fl
     }
 }
 
-/* Put v outside [j0, j1): lanes of positions that are masked or not written. */
-static void fill_outside(float *s, int j0, int j1, float v)
+/* v where the position is in [j0, j1), else other: lanes of positions that are masked or not written. */
+V_INLINE nv keep_inside(nv v, nv at, int j0, int j1, float other)
 {
-    for (int j = 0; j < j0; j++)
-        s[j] = v;
-    for (int j = j1; j < P; j++)
-        s[j] = v;
+    nv o = nv_set1(other);
+    v = nv_select_lt(at, nv_set1((float)j1), v, o);
+    return nv_select_lt(at, nv_set1((float)j0), o, v);
 }
 
 static bool attn_weights(float *s, int j0, int j1, float scale, float softcap, float *max,
                          float *sum)
 {
-    nv k = nv_set1(scale), cap = nv_set1(softcap);
-    fill_outside(s, j0, j1, 0);
-    bool finite = true;
-    for (int j = 0; j < P; j += NV) {
-        nv v = nv_mul(nv_load(s + j), k);
+    static const float lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    nv k = nv_set1(scale), cap = nv_set1(softcap), zero = nv_set1(0), odd = zero;
+    nv m = nv_set1(-INFINITY), v[P / NV], lane[16 / NV];
+    const bool whole = j0 == 0 && j1 == P;
+    for (int i = 0; i < P / NV; i++) {
+        nv at = nv_add(nv_load(lanes + i * NV % 16), nv_set1((float)(i * NV / 16 * 16)));
+        v[i] = nv_mul(nv_load(s + i * NV), k);
         if (softcap > 0)
-            v = nv_mul(cap, nv_tanh(nv_div(v, cap)));
-        nv_finite_or_zero(v, &finite);
-        nv_store(s + j, v);
+            v[i] = nv_mul(cap, nv_tanh(nv_div(v[i], cap)));
+        if (!whole)
+            v[i] = keep_inside(v[i], at, j0, j1, 0);
+        odd = nv_fma(v[i], zero, odd); /* NaN from the first value that is not finite */
+        if (!whole)
+            v[i] = keep_inside(v[i], at, j0, j1, -INFINITY);
+        m = nv_max(m, v[i]);
     }
+    bool finite = true;
+    nv_finite_or_zero(odd, &finite);
     if (!finite)
         return false;
-    fill_outside(s, j0, j1, -INFINITY);
-    nv m = nv_load(s);
-    for (int j = NV; j < P; j += NV)
-        m = nv_max(m, nv_load(s + j));
-    float lanes[NV], mb = -INFINITY;
-    nv_store(lanes, m);
-    for (int j = 0; j < NV; j++)
-        mb = lanes[j] > mb ? lanes[j] : mb;
-    nv lane[16 / NV];
+    *max = nv_hmax(m);
     for (int i = 0; i < 16 / NV; i++)
-        lane[i] = nv_set1(0);
-    for (int j = 0; j < P; j += 16) {
-        for (int i = 0; i < 16 / NV; i++) {
-            nv w = nv_exp(nv_sub(nv_load(s + j + NV * i), nv_set1(mb)));
-            nv_store(s + j + NV * i, w);
-            lane[i] = nv_add(lane[i], w); /* a weight outside is +0: the sum is unchanged */
-        }
+        lane[i] = zero;
+    for (int i = 0; i < P / NV; i++) {
+        nv w = nv_exp(nv_sub(v[i], nv_set1(*max)));
+        nv_store(s + i * NV, w);
+        lane[i % (16 / NV)] =
+            nv_add(lane[i % (16 / NV)], w); /* outside: +0, the sum is unchanged */
     }
-    *max = mb;
     *sum = nv_sum16(lane);
     return true;
 }
 
-static void attn_merge(float *acc, const float *part, int n, float alpha, float beta)
+static void attn_merge(float *acc, float *m, float *l, const float *part, int n, float mb, float lb)
 {
-    nv a = nv_set1(alpha), b = nv_set1(beta);
+    float top = *m > mb ? *m : mb;
+    nv a = nv_exp(nv_set1(*m - top)), b = nv_exp(nv_set1(mb - top));
+    float alpha = nv_first(a), beta = nv_first(b);
     int i = 0;
+    *m = top;
+    *l = fmaf(lb, beta, *l * alpha);
     for (; i + NV <= n; i += NV)
         nv_store(acc + i, nv_fma(nv_load(part + i), b, nv_mul(nv_load(acc + i), a)));
     for (; i < n; i++)

@@ -155,8 +155,8 @@ struct attn_ops {
      * False: a score is not finite. */
     bool (*weights)(float *score, int j0, int j1, float scale, float softcap, float *max,
                     float *sum);
-    /* acc[i] = part[i] * beta + acc[i] * alpha */
-    void (*merge)(float *acc, const float *part, int n, float alpha, float beta);
+    /* Merge a block's maximum, sum and weighted V (n dims) into the running ones. */
+    void (*merge)(float *acc, float *m, float *l, const float *part, int n, float mb, float lb);
     /* y[i] = x[i] * s. False: a result is not finite. */
     bool (*finish)(float *y, const float *x, int n, float s);
     void (*narrow)(uint8_t *y, const float *x, int64_t n, enum dtype type);

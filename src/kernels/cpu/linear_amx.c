@@ -87,18 +87,31 @@ Z_INLINE void fetch_ahead(const struct ahead *a, int k)
     _mm_prefetch(far + 64, _MM_HINT_T1);
 }
 
-/* The chain of dots, 16 rows of x at once. */
-static void dots_block(const struct act *x, int64_t i, int n, struct lin_scratch *s,
+/* 16 accumulators in: zero, or as kept. */
+Z_INLINE void acc_load(__m512 a[TILE], float (*acc)[TILE], bool is_first)
+{
+#pragma GCC unroll 16
+    for (int t = 0; t < TILE; t++)
+        a[t] = is_first ? _mm512_setzero_ps() : _mm512_load_ps(acc[t]);
+}
+
+Z_INLINE void acc_store(const __m512 a[TILE], float (*acc)[TILE])
+{
+#pragma GCC unroll 16
+    for (int t = 0; t < TILE; t++)
+        _mm512_store_ps(acc[t], a[t]);
+}
+
+/* The chain of dots, 16 rows of x at once. i: their first index in x's arrays. */
+static void dots_block(const struct act *x, int64_t i, const struct part *p, struct lin_scratch *s,
                        float (*acc)[TILE], const struct ahead *ahead)
 {
     const int8_t *q = x->q + i * GROUP;
     const float *dx = x->d + i;
     __m512 ad[TILE];
-#pragma GCC unroll 16
-    for (int t = 0; t < TILE; t++)
-        ad[t] = _mm512_load_ps(acc[t]);
-    for (int k0 = 0; k0 < n; k0 += LIN_BATCH) {
-        const int m = n - k0 < LIN_BATCH ? n - k0 : LIN_BATCH;
+    acc_load(ad, acc, p->is_first);
+    for (int k0 = 0; k0 < p->n; k0 += LIN_BATCH) {
+        const int m = p->n - k0 < LIN_BATCH ? p->n - k0 : LIN_BATCH;
         for (int b = 0; b < m; b++) {
             tile_group(s, k0 + b, b, q + (k0 + b) * TILE * GROUP);
             fetch_ahead(ahead, k0 + b);
@@ -112,29 +125,32 @@ static void dots_block(const struct act *x, int64_t i, int n, struct lin_scratch
                                         _mm512_mul_ps(d, _mm512_set1_ps(dx[t])), ad[t]);
         }
     }
-#pragma GCC unroll 16
-    for (int t = 0; t < TILE; t++)
-        _mm512_store_ps(acc[t], ad[t]);
+    acc_store(ad, acc);
 }
 
 /* The chain of minimums: it needs no dots, so it is a pass of its own (16 accumulators more would not fit the registers). */
-Z_INLINE void mins_block(const struct act *x, int64_t i, int n, struct lin_scratch *s,
-                         float (*acc)[TILE])
+static void mins_block(const struct act *x, int64_t i, const struct part *p, struct lin_scratch *s,
+                       float (*acc)[TILE])
 {
     const float *sx = x->s + i;
     __m512 am[TILE];
-#pragma GCC unroll 16
-    for (int t = 0; t < TILE; t++)
-        am[t] = _mm512_load_ps(acc[t]);
-    for (int k = 0; k < n; k++, sx += TILE) {
+    acc_load(am, acc, p->is_first);
+    for (int k = 0; k < p->n; k++, sx += TILE) {
         const __m512 m = _mm512_load_ps(s->scale[k][1]);
 #pragma GCC unroll 16
         for (int t = 0; t < TILE; t++)
             am[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(sx[t]), am[t]);
     }
-#pragma GCC unroll 16
-    for (int t = 0; t < TILE; t++)
-        _mm512_store_ps(acc[t], am[t]);
+    acc_store(am, acc);
+}
+
+static void store_rows(const struct lin_job *j, int64_t tile, int64_t t0, struct lin_scratch *s,
+                       int u, bool affine)
+{
+    for (int64_t t = t0; t < min_i64(t0 + TILE, j->n_rows); t++) {
+        __m512 y = _mm512_load_ps(s->acc[u][0][t]);
+        store_tile(j, tile, t, affine ? _mm512_add_ps(y, _mm512_load_ps(s->acc[u][1][t])) : y);
+    }
 }
 
 static void fetch_chunk(const uint8_t *at, size_t bytes)
@@ -144,20 +160,24 @@ static void fetch_chunk(const uint8_t *at, size_t bytes)
 }
 
 /* See chunk_fn. Rows of the last block of x that do not exist are computed from whatever lies there, and not stored. */
-static void chunk(const struct lin_job *j, int64_t tile, int64_t g0, int n, struct lin_scratch *s,
-                  int u, const uint8_t *fetch)
+static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, int u,
+                  const struct part *p)
 {
     const enum lin_kind kind = j->w->kind;
-    unpack_any(kind, true, j->w->data + (size_t)tile * j->w->tile_bytes, g0, n, s);
-    fetch_chunk(fetch, (size_t)n * (size_t)(lin_block_bytes(kind) >> lin_log2_groups(kind)));
+    const struct act *x = j->x;
+    const bool affine = lin_is_affine(kind);
+    unpack_any(kind, true, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
+    fetch_chunk(p->fetch, (size_t)(p->n * (lin_block_bytes(kind) >> lin_log2_groups(kind))));
     for (int t = 0; t < j->n_rows; t += TILE) {
-        int64_t i = act_index(j->x, t, g0);
-        int64_t next = act_index(j->x, t + TILE < j->n_rows ? t + TILE : 0, g0);
-        struct ahead ahead = { j->x->q + next * GROUP, j->x->d + next,
-                               j->x->q + (i + (int64_t)LIN_CHUNK * TILE) * GROUP, 2 * u };
-        dots_block(j->x, i, n, s, &s->acc[u][0][t], &ahead);
-        if (lin_is_affine(kind))
-            mins_block(j->x, i, n, s, &s->acc[u][1][t]);
+        int64_t i = act_index(x, t, p->g0);
+        int64_t next = act_index(x, t + TILE < j->n_rows ? t + TILE : 0, p->g0);
+        struct ahead ahead = { x->q + next * GROUP, x->d + next,
+                               x->q + (i + (int64_t)LIN_CHUNK * TILE) * GROUP, 2 * u };
+        dots_block(x, i, p, s, &s->acc[u][0][t], &ahead);
+        if (affine)
+            mins_block(x, i, p, s, &s->acc[u][1][t]);
+        if (p->is_last)
+            store_rows(j, tile, t, s, u, affine);
     }
 }
 

@@ -34,25 +34,43 @@ static direct_fn *const direct_of[LIN_KIND_GROUPED][DIRECT_MAX] = {
 
 #define BLOCK_MAX 8 /* rows of x that pass over the scratch together */
 
-/* n groups in scratch times rows [t0, t0 + nt) of x; accumulators in and out through acc (tile `u` of the scratch). affine,
- * halves and nt are constants at each call; neg is NULL exactly if affine. next: where the next chunk's packed bytes begin,
- * next_step of them a group, to be fetched meanwhile (NULL: no fetching). */
-Z_INLINE void block(const bool affine, const bool halves, const int nt, const struct act *x,
-                    const int32_t *neg, int64_t i, int n, struct lin_scratch *s, int u, int t0,
-                    const uint8_t *next, int next_step)
+/* A job's part in scratch: what block() works on. */
+struct pass {
+    const struct lin_job *job;
+    int64_t tile;
+    struct lin_scratch *s;
+    int u; /* the tile's number in scratch */
+    const struct part *p;
+    const int32_t *neg; /* undoes the bias; NULL exactly if affine */
+};
+
+/* The groups in scratch times rows [t0, t0 + nt) of x. affine, halves and nt are constants at each call. The first rows fetch
+ * what is unpacked next, a group's bytes with each group. */
+Z_INLINE void block(const bool affine, const bool halves, const int nt, const struct pass *a,
+                    int t0)
 {
+    const struct act *x = a->job->x;
+    const struct part *p = a->p;
+    struct lin_scratch *s = a->s;
+    const int32_t *neg = a->neg;
+    const enum lin_kind kind = a->job->w->kind;
+    const int next_step = t0 == 0 ? lin_block_bytes(kind) >> lin_log2_groups(kind) : 0;
+    int64_t i = act_index(x, t0, p->g0);
     __m512 ad[BLOCK_MAX], am[BLOCK_MAX];
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
-        ad[t] = _mm512_load_ps(s->acc[u][0][t0 + t]);
-        am[t] = affine ? _mm512_load_ps(s->acc[u][1][t0 + t]) : _mm512_setzero_ps();
+        ad[t] = am[t] = _mm512_setzero_ps();
+        if (!p->is_first) {
+            ad[t] = _mm512_load_ps(s->acc[a->u][0][t0 + t]);
+            if (affine)
+                am[t] = _mm512_load_ps(s->acc[a->u][1][t0 + t]);
+        }
     }
-    for (int k = 0; k < n; k++, i += x->mb) {
+    for (int k = 0; k < p->n; k++, i += x->mb) {
         const int8_t *q = x->q + i * GROUP;
         __m512i dot[BLOCK_MAX], dot1[BLOCK_MAX];
-        if (next)
-            for (int l = 0; l < next_step; l += 64)
-                _mm_prefetch((const char *)next + k * next_step + l, _MM_HINT_T1);
+        for (int l = 0; l < next_step; l += 64)
+            _mm_prefetch((const char *)p->fetch + k * next_step + l, _MM_HINT_T1);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
             dot[t] = affine ? _mm512_setzero_si512() : _mm512_set1_epi32(neg[i + t]);
@@ -75,64 +93,62 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
     }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
-        _mm512_store_ps(s->acc[u][0][t0 + t], ad[t]);
+        if (p->is_last) {
+            store_tile(a->job, a->tile, t0 + t, affine ? _mm512_add_ps(ad[t], am[t]) : ad[t]);
+            continue;
+        }
+        _mm512_store_ps(s->acc[a->u][0][t0 + t], ad[t]);
         if (affine)
-            _mm512_store_ps(s->acc[u][1][t0 + t], am[t]);
+            _mm512_store_ps(s->acc[a->u][1][t0 + t], am[t]);
     }
 }
 
-/* Rows [t0, t0 + nt) of x over the scratch; nt <= BLOCK_MAX. */
-Z_INLINE void block_kind(const bool affine, const bool halves, int nt, const struct act *x,
-                         const int32_t *neg, int64_t i, int n, struct lin_scratch *s, int u, int t0,
-                         const uint8_t *next, int step)
+/* As block, nt any number up to BLOCK_MAX. */
+Z_INLINE void block_any(const bool affine, const bool halves, int nt, const struct pass *a, int t0)
 {
     switch (nt) {
     case 1:
-        block(affine, halves, 1, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 1, a, t0);
         break;
     case 2:
-        block(affine, halves, 2, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 2, a, t0);
         break;
     case 3:
-        block(affine, halves, 3, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 3, a, t0);
         break;
     case 4:
-        block(affine, halves, 4, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 4, a, t0);
         break;
     case 5:
-        block(affine, halves, 5, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 5, a, t0);
         break;
     case 6:
-        block(affine, halves, 6, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 6, a, t0);
         break;
     case 7:
-        block(affine, halves, 7, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, 7, a, t0);
         break;
     default:
-        block(affine, halves, 8, x, neg, i, n, s, u, t0, next, step);
+        block(affine, halves, BLOCK_MAX, a, t0);
         break;
     }
 }
 
-/* See chunk_fn. The first rows fetch what the next call unpacks. */
-static void chunk(const struct lin_job *j, int64_t tile, int64_t g0, int n, struct lin_scratch *s,
-                  int u, const uint8_t *fetch)
+/* See chunk_fn. */
+static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, int u,
+                  const struct part *p)
 {
     const enum lin_kind kind = j->w->kind;
-    const struct act *x = j->x;
-    const int32_t *neg = neg_of(kind, x);
-    unpack_any(kind, false, j->w->data + (size_t)tile * j->w->tile_bytes, g0, n, s);
+    const struct pass a = { j, tile, s, u, p, neg_of(kind, j->x) };
+    unpack_any(kind, false, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
     for (int t = 0; t < j->n_rows; t += BLOCK_MAX) {
         int nt = (int)min_i64(BLOCK_MAX, j->n_rows - t);
-        int64_t i = act_index(x, t, g0);
-        const uint8_t *next = t == 0 ? fetch : NULL;
-        const int step = lin_block_bytes(kind) >> lin_log2_groups(kind);
         if (kind == LIN_KIND_Q6_K)
-            block_kind(false, true, nt, x, neg, i, n, s, u, t, next, step);
+            block_any(false, true, nt, &a, t);
         else if (lin_is_affine(kind))
-            block_kind(true, false, nt, x, neg, i, n, s, u, t, next, step);
+            block_any(true, false, nt, &a, t);
         else
-            block_kind(false, false, nt, x, neg, i, n, s, u, t, next, step);
+            block_any(false, false, nt, &a, t);
     }
 }
 

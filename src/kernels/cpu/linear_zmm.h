@@ -255,33 +255,31 @@ static inline const uint8_t *packed_at(const struct weight *w, int64_t tile, int
            (size_t)(g >> lin_log2_groups(w->kind)) * (size_t)lin_block_bytes(w->kind);
 }
 
-/* A chunk of groups of one tile (number u of the scratch): unpacked, then every row of x; fetch: what the next call unpacks. */
-typedef void chunk_fn(const struct lin_job *j, int64_t tile, int64_t g0, int n,
-                      struct lin_scratch *s, int u, const uint8_t *fetch);
+/* What a chunk's place in its row means for the accumulators. */
+struct part {
+    int64_t g0; /* groups [g0, g0 + n) */
+    int n;
+    bool is_first;        /* they start from zero, */
+    bool is_last;         /* and end as y; between, they are kept in scratch */
+    const uint8_t *fetch; /* what is unpacked next */
+};
+
+/* A chunk of groups of one tile (number u of the scratch): unpacked, then every row of x. */
+typedef void chunk_fn(const struct lin_job *j, int64_t tile, struct lin_scratch *s, int u,
+                      const struct part *p);
 
 /* Chunks of groups outermost: the part of x that they need stays in the second-level cache for all tiles. */
 Z_INLINE void through_scratch(const struct lin_job *j, int64_t tile0, int64_t tile1,
                               struct lin_scratch *s, chunk_fn *chunk)
 {
     const int64_t n = j->w->n_groups;
-    for (int64_t u = 0; u < tile1 - tile0; u++)
-        for (int a = 0; a < 2; a++)
-            memset(s->acc[u][a], 0, (size_t)j->n_rows * sizeof(s->acc[0][0][0]));
     for (int64_t g = 0; g < n; g += LIN_CHUNK) {
         for (int64_t u = 0; u < tile1 - tile0; u++) {
             bool last = u + 1 == tile1 - tile0;
-            const uint8_t *fetch =
-                packed_at(j->w, last ? tile0 : tile0 + u + 1, last ? g + LIN_CHUNK : g);
-            chunk(j, tile0 + u, g, (int)min_i64(LIN_CHUNK, n - g), s, (int)u, fetch);
-        }
-    }
-    const bool affine = lin_is_affine(j->w->kind);
-    for (int t = 0; t < j->n_rows; t++) {
-        for (int64_t u = 0; u < tile1 - tile0; u++) {
-            __m512 y = _mm512_load_ps(s->acc[u][0][t]);
-            if (affine)
-                y = _mm512_add_ps(y, _mm512_load_ps(s->acc[u][1][t]));
-            store_tile(j, tile0 + u, t, y);
+            struct part p = { g, (int)min_i64(LIN_CHUNK, n - g), g == 0, g + LIN_CHUNK >= n,
+                              packed_at(j->w, last ? tile0 : tile0 + u + 1,
+                                        last ? g + LIN_CHUNK : g) };
+            chunk(j, tile0 + u, s, (int)u, &p);
         }
     }
 }

@@ -353,6 +353,31 @@ V_INLINE nv nv_gelu_tanh(nv g)
     return nv_mul(nv_mul(nv_set1(0.5f), g), nv_add(nv_set1(1.0f), t));
 }
 
+V_INLINE float nv_first(nv a)
+{
+#if NV == 16
+    return _mm512_cvtss_f32(a);
+#elif NV == 8
+    return _mm256_cvtss_f32(a);
+#else
+    return a;
+#endif
+}
+
+/* Largest lane of numbers that are not NaN. */
+V_INLINE float nv_hmax(nv a)
+{
+#if NV == 16
+    return _mm512_reduce_max_ps(a);
+#elif NV == 8
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+#else
+    return a;
+#endif
+}
+
 /* Sum of 16 lanes: l + (l + 8), then 4, 2, 1. lane[i] holds lanes [NV * i, NV * (i + 1)). */
 V_INLINE float nv_sum16(const nv lane[16 / NV])
 {
