@@ -173,6 +173,9 @@ static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, 
         int64_t next = act_index(x, t + TILE < j->n_rows ? t + TILE : 0, p->g0);
         struct ahead ahead = { x->q + next * GROUP, x->d + next,
                                x->q + (i + (int64_t)LIN_CHUNK * TILE) * GROUP, 2 * u };
+        if (p->is_last)
+            for (int64_t r = t; r < min_i64(t + TILE, j->n_rows); r++)
+                __builtin_prefetch(j->y + r * j->y_stride + tile * TILE, 1);
         dots_block(x, i, p, s, &s->acc[u][0][t], &ahead);
         if (affine)
             mins_block(x, i, p, s, &s->acc[u][1][t]);

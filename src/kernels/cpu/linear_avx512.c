@@ -57,6 +57,9 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
     const int next_step = t0 == 0 ? lin_block_bytes(kind) >> lin_log2_groups(kind) : 0;
     int64_t i = act_index(x, t0, p->g0);
     __m512 ad[BLOCK_MAX], am[BLOCK_MAX];
+    if (p->is_last)
+        for (int t = 0; t < nt; t++) /* the lines that y will be stored to */
+            __builtin_prefetch(a->job->y + (t0 + t) * a->job->y_stride + a->tile * TILE, 1);
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
         ad[t] = am[t] = _mm512_setzero_ps();
