@@ -54,7 +54,9 @@ static enum err_code bpe_add_merges(struct tokenizer *t, const struct tokenizer_
         int32_t l = map_get(&t->pieces, left.data, left.len);
         int32_t r = map_get(&t->pieces, right.data, right.len);
         int32_t id = l < 0 || r < 0 ? -1 : bpe_find_join(t, left, right, last, &work);
-        if (id < 0)
+        if (work.failed) /* lack of memory must not pass for a lost piece */
+            code = buf_check(&work, "a merge", err);
+        else if (id < 0)
             n_lost++;
         else
             merge_table_add(&t->merges, l, r, i, last = id);

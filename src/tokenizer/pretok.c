@@ -81,6 +81,11 @@ static enum err_code pretok_compile(const char *pattern, pcre2_code **out, struc
     PCRE2_SIZE at;
     buf_init(&text, MEM_CAT_TOKENIZER, 1 << 16);
     pretok_expand(pattern, &text);
+    enum err_code code = buf_check(&text, "a pre-tokenizer pattern", err);
+    if (code) {
+        buf_release(&text);
+        return code;
+    }
     /* MULTILINE: in the published dialect $ also stands before each line end */
     *out = pcre2_compile((PCRE2_SPTR)text.data, text.len,
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK, &number, &at,

@@ -206,11 +206,11 @@ static enum err_code ugm_push_path(struct encoder *e, const struct ugm_best *bes
             code = encoder_push(e, best[i].id);
         after_unk = is_unk;
     }
-    int32_t *a = &e->out->ids[before];
-    for (int32_t i = 0, j = e->out->n - before - 1; i < j; i++, j--) {
-        int32_t swap = a[i];
-        a[i] = a[j];
-        a[j] = swap;
+    int32_t *ids = e->out->ids; /* NULL while the list is empty */
+    for (int32_t i = before, j = e->out->n - 1; i < j; i++, j--) {
+        int32_t swap = ids[i];
+        ids[i] = ids[j];
+        ids[j] = swap;
     }
     return code;
 }

@@ -173,6 +173,28 @@ def test_pre_tokenizer_equals_its_published_form(tmp_path, pre):
         compare(server, vocab, hf_vocab.rebuild(vocab), random_texts(vocab, 300, KEEP.get(pre, lambda text: True)), False)
 
 
+def test_unigram_equals_sentencepiece(tmp_path):
+    """A model trained here, with SentencePiece's usual normaliser (NFKC and more, as a precompiled map)."""
+    import gguf
+    train = fuzz_text.SCRIPTS + "\n".join(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))
+    spm, pieces, charsmap = hf_vocab.train_unigram(train, 2000)
+    assert len(pieces) > 1000 and len(charsmap) > 100000
+    writer = gguf.GGUFWriter(tmp_path / "v.gguf", "t5")
+    writer.add_string("tokenizer.ggml.model", "t5")
+    writer.add_array("tokenizer.ggml.tokens", [p for p, _, _ in pieces])
+    writer.add_array("tokenizer.ggml.scores", [s for _, s, _ in pieces])
+    writer.add_array("tokenizer.ggml.token_type", [t for _, _, t in pieces])
+    writer.add_bool("tokenizer.ggml.remove_extra_whitespaces", True)
+    writer.add_array("tokenizer.ggml.precompiled_charsmap", charsmap)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    r = random.Random(SEED)
+    with Server(tmp_path / "v.gguf") as server:
+        for text in [train.encode()[:20000]] + [fuzz_text.text(r) for _ in range(3000)]:
+            same("ids", server(text)[0], spm.encode(well_formed(text)), text)
+
+
 # --- cases of other servers' faults (B02, B06) ---
 
 B02 = {

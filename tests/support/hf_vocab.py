@@ -3,6 +3,7 @@
 rebuild(path) gives Hugging Face tokenizers' Tokenizer; rebuild_spm(path) gives SentencePiece's processor. The pre-tokenizers are
 written as their models publish them (tokenizer.json), not as src/tokenizer/pretok_table.c spells them."""
 
+import io
 import struct
 
 import sentencepiece
@@ -259,3 +260,45 @@ def rebuild_spm(vocab):
     normalizer = block(1, b"identity") + number(3, int(vocab.add_space_prefix)) + number(4, 0) + number(5, 1)
     out += [block(2, trainer), block(3, normalizer)]
     return sentencepiece.SentencePieceProcessor(model_proto=b"".join(out))
+
+
+def fields(data):
+    """The fields of one message: (number, int or bytes)."""
+    at = 0
+
+    def read():
+        nonlocal at
+        n = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            n |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return n
+
+    while at < len(data):
+        key = read()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, read()
+            continue
+        n = read() if kind == 2 else 4 if kind == 5 else 8
+        yield key >> 3, data[at:at + n]
+        at += n
+
+
+def train_unigram(text, size):
+    """A unigram model trained on text: (SentencePiece's processor, its pieces as (text, score, type), its precompiled map)."""
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text.splitlines()), model_writer=out, vocab_size=size,
+                                             model_type="unigram", normalization_rule_name="nmt_nfkc", hard_vocab_limit=False,
+                                             pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
+    pieces, charsmap = [], b""
+    for field, value in fields(out.getvalue()):
+        if field == 1:
+            piece = dict(fields(value))
+            pieces.append((piece[1].decode(), struct.unpack("<f", piece[2])[0], piece.get(3, NORMAL)))
+        elif field == 3:
+            charsmap = dict(fields(value))[2]
+    return sentencepiece.SentencePieceProcessor(model_proto=out.getvalue()), pieces, charsmap
