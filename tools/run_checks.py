@@ -234,9 +234,10 @@ class Checks:
     def pytest(self, name, variant, *paths):
         log, report = LOGS / f"{name}.log", LOGS / f"{name}.xml"
         report.unlink(missing_ok=True)
-        env = dict(self.env, PLUMB=str(ROOT / f"build/{variant}/plumb"))
-        rc = run([self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", f"--junitxml={report}", *paths],
-                 log, 1500, env)
+        # V and SLOW: tests/api/serving.py takes its programs from build/V, and sanitizers need patience.
+        env = dict(self.env, V=variant, PLUMB=str(ROOT / f"build/{variant}/plumb"), SLOW="1" if variant == "release" else "6")
+        rc = run(no_aslr(variant) + [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10",
+                                     f"--junitxml={report}", *paths], log, 1500, env)
         r, skipped, counted = Result(), [], 0
         if report.exists():
             for case in xml.etree.ElementTree.parse(report).iter("testcase"):
@@ -269,6 +270,10 @@ class Checks:
         paths = [d for d in ("tests/tools", "tests/golden", "tests/api") if list((ROOT / d).glob("test_*.py"))]
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)
+        # The server over the scripted engine: parsers under asan, threads under tsan.
+        scripted = [f"tests/api/{t}" for t in ("test_server.py", "test_openai.py") if (ROOT / "tests/api" / t).exists()]
+        for variant in ("asan", "tsan") if scripted else ():
+            yield f"server-{variant}", lambda variant=variant: self.pytest(f"server-{variant}", variant, *scripted)
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -291,15 +296,15 @@ class Checks:
         return not r.failed
 
     def main(self):
-        LOGS.mkdir(parents=True, exist_ok=True)
-        for old in [*LOGS.glob("*.log"), *LOGS.glob("*.part")]:
-            old.unlink()
-        start = time.monotonic()
         only = set(self.args.only or [])
         stages = [(n, w) for n, w in self.stages() if not only or n in only]
         if self.args.list:
             print("\n".join(n for n, _ in stages))
             return 0
+        LOGS.mkdir(parents=True, exist_ok=True)
+        for old in [*LOGS.glob("*.log"), *LOGS.glob("*.part")]:
+            old.unlink()
+        start = time.monotonic()
         # Downloads wait for the network, builds for the processors: side by side.
         ready = {}
         fetching = [threading.Thread(target=lambda n=n, w=w: ready.update({n: guarded(n, w)}))
