@@ -34,6 +34,11 @@ $(B)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 $(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(B)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8
 
+# Fuzzers look for faults in parsers; clang takes minutes and a gigabyte to instrument the inlined kernels, which read no input.
+ifeq ($(V),fuzz)
+$(B)/src/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all
+endif
+
 UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit/t_*.c)))
 # What tests share (tests/support), and programs that only tests run (tests/support/serve_script.c: the server without a model).
 SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c))
