@@ -68,13 +68,9 @@ help: ## this list
 FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS)
 $(shell mkdir -p $(B); echo '$(subst ','"'"',$(FLAGS_NOW))' | cmp -s - $(B)/flags || echo '$(subst ','"'"',$(FLAGS_NOW))' > $(B)/flags)
 
-# The CPU kernels parse nothing, and clang needs minutes and 800 MB for one of them with coverage: V=fuzz leaves them plain.
-# V=asan has them with sanitizers.
-flags_of = $(if $(and $(filter fuzz,$(V)),$(filter src/kernels/cpu/%,$1)),$(filter-out -fsanitize%,$(CFLAGS)),$(CFLAGS))
-
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) $(call flags_of,$<) -c $< -o $@
+	$(CC) $(CFLAGS) -c $< -o $@
 
 $(LIB): $(filter-out $(MAIN),$(OBJ))
 	@rm -f $@
