@@ -227,6 +227,10 @@ struct env {
 
 /* --- tmpl.c: errors, limits --- */
 
+/* template_render with other bounds; for tests. */
+enum err_code tmpl_render(const struct template *t, const struct template_input *in, int64_t steps,
+                          size_t bytes, struct template_output *out, struct err *err) MUST_CHECK;
+
 /* Record "NAME line N: text" and return ERR_INVALID. */
 enum err_code tmpl_fail(struct env *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 enum err_code tmpl_full(struct env *e, const char *what);

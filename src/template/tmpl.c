@@ -169,10 +169,16 @@ static enum err_code tmpl_copy_out(struct env *e, const struct sb *b, struct tem
 enum err_code template_render(const struct template *t, const struct template_input *in,
                               struct template_output *out, struct err *err)
 {
-    struct env e = { .t = t, .err = err, .line = 1, .steps = TMPL_STEPS_MAX, .now = in->now };
+    return tmpl_render(t, in, TMPL_STEPS_MAX, TMPL_BYTES_MAX, out, err);
+}
+
+enum err_code tmpl_render(const struct template *t, const struct template_input *in, int64_t steps,
+                          size_t bytes, struct template_output *out, struct err *err)
+{
+    struct env e = { .t = t, .err = err, .line = 1, .steps = steps, .now = in->now };
     struct sb text;
     enum flow flow = FLOW_ON;
-    arena_init(&e.arena, MEM_CAT_REQUEST, TMPL_BYTES_MAX);
+    arena_init(&e.arena, MEM_CAT_REQUEST, bytes);
     sb_init(&text, &e);
     e.out = e.main_out = &text;
     e.out_max = out->text.max;

@@ -145,6 +145,16 @@ static enum err_code exec_set_block(struct env *e, const struct node *n, enum fl
     return *flow == FLOW_ON ? tmpl_assign(e, n->a, &text) : ERR_OK;
 }
 
+/* What a filter or call block gives goes out as it is: anything but a text is an error there. */
+static enum err_code exec_add_str(struct env *e, const struct value *v)
+{
+    if (v->type != V_STR)
+        return tmpl_fail(e, "TypeError: expected str instance, %s found", tmpl_type_name(v));
+    sb_add_str(e->out, v->s);
+    TRY(tmpl_step(e, v->s->n / 64));
+    return tmpl_check(e);
+}
+
 static enum err_code exec_filter_block(struct env *e, const struct node *n, enum flow *flow)
 {
     struct scope *outer = e->scope;
@@ -153,10 +163,10 @@ static enum err_code exec_filter_block(struct env *e, const struct node *n, enum
     TRY(tmpl_capture(e, &n->body, flow, &text));
     if (*flow == FLOW_ON) {
         TRY(tmpl_eval_filter(e, n->a, &text, &text));
-        tmpl_add_text(e->out, &text);
+        TRY(exec_add_str(e, &text));
     }
     e->scope = outer;
-    return tmpl_check(e);
+    return ERR_OK;
 }
 
 static enum err_code exec_with(struct env *e, const struct node *n, enum flow *flow)
@@ -234,8 +244,7 @@ static enum err_code exec_call_block(struct env *e, const struct node *n)
     a.n_kw++;
     e->line = n->line;
     TRY(tmpl_call(e, &f, &a, &v));
-    tmpl_add_text(e->out, &v);
-    return tmpl_check(e);
+    return exec_add_str(e, &v);
 }
 
 /* The value given for a parameter: by place, or by name (and then marked as used). */

@@ -44,7 +44,8 @@ FILTER(int)
     bool ok = false;
     TRY(tmpl_bind(e, "int", "default base", 0, a, arg));
     const struct value *fallback = arg[0].type == V_MISSING ? &zero : &arg[0];
-    TRY(tmpl_arg_int(e, &arg[1], &base));
+    if (arg[1].type != V_MISSING && !tmpl_as_int(&arg[1], &base))
+        base = -1; /* of no use, and looked at for texts only */
     if (v->type == V_UNDEF)
         return tmpl_use_undef(e, v);
     if (v->type == V_FLOAT && !isnan(v->f))
@@ -120,7 +121,9 @@ FILTER(round)
     const struct str *method = NULL;
     int64_t digits = 0;
     TRY(tmpl_bind(e, "round", "precision method", 0, a, arg));
-    TRY(tmpl_arg_int(e, &arg[0], &digits));
+    bool is_plain = arg[0].type == V_NONE; /* round(x, None): to an integer */
+    if (!is_plain)
+        TRY(tmpl_arg_int(e, &arg[0], &digits));
     TRY(tmpl_arg_str(e, &arg[1], &method));
     if (method && !str_is(method, "common") && !str_is(method, "ceil") && !str_is(method, "floor"))
         return tmpl_fail(e, "FilterArgumentError: method must be common, ceil or floor");
@@ -132,9 +135,15 @@ FILTER(round)
     if (!method || str_is(method, "common")) {
         if (v->type != V_FLOAT)
             return round_int(e, v, digits, out);
+        if (is_plain)
+            return tmpl_int_from_double(e, isfinite(v->f) ? tmpl_float_round_even(v->f) : v->f,
+                                        v->is_caller, out);
         *out = tmpl_float(round_double(v->f, digits), v->is_caller);
         return ERR_OK;
     }
+    if (is_plain)
+        return tmpl_fail(
+            e, "TypeError: unsupported operand type(s) for ** or pow(): 'int' and 'NoneType'");
     double p = tmpl_float_pow10(digits > 400 ? 400 : digits < -400 ? -400 : (long)digits);
     double x = tmpl_as_double(v) * p;
     if (!isfinite(x) || p == 0)

@@ -68,16 +68,17 @@ static enum err_code fold_case(struct env *e, bool is_sensitive, struct value *v
     return tmpl_map_case(e, v->s, UNI_LOWER, v);
 }
 
-/* The sort key of an item: one attribute, or a list of them ("age,name"). */
+/* The sort key of an item: the list of its attributes ("age,name"), as lists compare: equal ones need no order. */
 static enum err_code sort_key(struct env *e, const struct value *item, const struct value *path,
                               bool is_sensitive, struct value *out)
 {
     struct value part, key;
-    if (path->type != V_STR || !memchr(path->s->s, ',', path->s->n)) {
-        TRY(tmpl_path(e, item, path, NULL, out));
-        return fold_case(e, is_sensitive, out);
+    TRY(tmpl_list_new(e, V_LIST, 1, out));
+    if (path->type != V_STR) {
+        TRY(tmpl_path(e, item, path, NULL, &key));
+        TRY(fold_case(e, is_sensitive, &key));
+        return tmpl_push(e, out, key);
     }
-    TRY(tmpl_list_new(e, V_LIST, 0, out));
     for (size_t p0 = 0; p0 <= path->s->n;) {
         const char *comma = p0 < path->s->n ? memchr(path->s->s + p0, ',', path->s->n - p0) : NULL;
         size_t p1 = comma ? (size_t)(comma - path->s->s) : path->s->n;

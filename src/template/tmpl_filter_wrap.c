@@ -80,11 +80,14 @@ static enum err_code filter_truncate(struct env *e, const struct value *v, const
     if (length < n_end || leeway < 0)
         return tmpl_fail(e, "AssertionError: expected length >= %lld and leeway >= 0",
                          (long long)n_end);
-    TRY(need_str(e, "truncate", v));
-    if (leeway > INT32_MAX || length > INT32_MAX || (int64_t)str_chars(v->s) <= length + leeway) {
+    size_t n;
+    if (!tmpl_len(v, &n))
+        return tmpl_fail(e, "TypeError: object of type '%s' has no len()", tmpl_type_name(v));
+    if (leeway > INT32_MAX || length > INT32_MAX || (int64_t)n <= length + leeway) {
         *out = *v;
         return ERR_OK;
     }
+    TRY(need_str(e, "truncate", v));
     size_t cut = str_offset(v->s, (size_t)(length - n_end));
     if (!kill_words) {
         const struct str blank = { .s = " ", .n = 1, .n_chars = 1 };
@@ -103,6 +106,8 @@ struct wrap {
     const struct str *s; /* one line */
     uint32_t *cp;        /* [n] code points */
     size_t *at;          /* [n + 1] their byte offsets */
+    size_t *dash;        /* [n + 1] where the run of hyphens that holds it ends */
+    size_t chunk, end;   /* the chunk looked at last: a word that is cut keeps its end */
     size_t n;
     size_t width;
     bool break_long, break_hyphens;
@@ -127,9 +132,7 @@ static bool wrap_punct(const struct wrap *w, size_t i)
 /* Two or more hyphens at i with a word character after them: where they end, or 0. */
 static size_t wrap_dash(const struct wrap *w, size_t i)
 {
-    size_t j = i;
-    while (j < w->n && w->cp[j] == '-')
-        j++;
+    size_t j = w->dash[i];
     return j >= i + 2 && j < w->n && uni_is_word(w->cp[j]) ? j : 0;
 }
 
@@ -144,8 +147,7 @@ static bool wrap_hyphen(const struct wrap *w, size_t i)
     return before && after;
 }
 
-/* End of the chunk that starts at i. */
-static size_t wrap_chunk(const struct wrap *w, size_t i)
+static size_t wrap_find_chunk(const struct wrap *w, size_t i)
 {
     size_t j = i;
     if (wrap_space(w->cp[i])) {
@@ -166,6 +168,16 @@ static size_t wrap_chunk(const struct wrap *w, size_t i)
     return j;
 }
 
+/* End of the chunk that i is in. */
+static size_t wrap_chunk(struct wrap *w, size_t i)
+{
+    if (i < w->chunk || i >= w->end) {
+        w->end = wrap_find_chunk(w, i);
+        w->chunk = i;
+    }
+    return w->end;
+}
+
 /* Where a word [p0, p1) that is longer than a line is cut, with `left` columns to spare. */
 static size_t wrap_cut(const struct wrap *w, size_t p0, size_t p1, size_t left)
 {
@@ -183,7 +195,7 @@ static size_t wrap_cut(const struct wrap *w, size_t p0, size_t p1, size_t left)
 }
 
 /* The columns [p0, p1) of the next line from *i on; false at the end. */
-static bool wrap_line(const struct wrap *w, size_t *i, bool is_first, size_t *p0, size_t *p1)
+static bool wrap_line(struct wrap *w, size_t *i, bool is_first, size_t *p0, size_t *p1)
 {
     size_t at = *i;
     if (at < w->n && !is_first && wrap_space(w->cp[at]))
@@ -234,14 +246,19 @@ static enum err_code wrap_decode(struct wrap *w, const struct str *s)
     w->n = str_chars(s);
     w->cp = tmpl_alloc_array(w->e, w->n + 1, sizeof(*w->cp));
     w->at = tmpl_alloc_array(w->e, w->n + 1, sizeof(*w->at));
+    w->dash = tmpl_alloc_array(w->e, w->n + 1, sizeof(*w->dash));
     TRY(tmpl_check(w->e));
+    w->chunk = w->end = 0;
     size_t i = 0;
     for (size_t at = 0; at < s->n; at += str_step(s, at), i++) {
         utf8_decode(s->s + at, s->n - at, &w->cp[i]);
         w->at[i] = at;
     }
     w->at[i] = s->n;
-    return tmpl_step(w->e, s->n / 16);
+    w->dash[i] = i;
+    for (; i > 0; i--)
+        w->dash[i - 1] = w->cp[i - 1] == '-' ? w->dash[i] : i - 1;
+    return tmpl_step(w->e, s->n / 4);
 }
 
 static enum err_code filter_wordwrap(struct env *e, const struct value *v, const struct args *a,

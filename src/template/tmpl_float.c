@@ -85,6 +85,6 @@ double tmpl_float_pow(double x, double y)
     }
     double r = dmath_pow(x, y);
     if (y == 0.5) /* one step of Newton's: a square root is common, and has one right answer */
-        r = (r + x / r) / 2;
+        r = (double)(((long double)r + (long double)x / r) / 2);
     return sign * r;
 }

@@ -166,13 +166,14 @@ static enum err_code loop_run(struct env *e, struct loop *l, enum flow *flow)
         TRY(loop_next(e, l, &has));
         if (!has)
             break;
-        is_empty = false;
         TRY(loop_scope(e, l, &scope));
         TRY(tmpl_assign(e, n->a, &l->current));
         if (name >= 0)
             TRY(tmpl_scope_set(e, name, self));
         TRY(tmpl_exec_list(e, &n->body, flow));
         bool is_broken = *flow == FLOW_BREAK;
+        is_empty =
+            is_empty && *flow != FLOW_ON; /* jinja2's else runs too if no turn reached its end */
         *flow = FLOW_ON;
         if (is_broken)
             break;

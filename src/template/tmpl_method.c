@@ -185,6 +185,7 @@ static enum err_code find_any(struct env *e, const struct value *self, const str
     TRY(tmpl_bind(e, is_reverse ? "rfind()" : "find()", "sub start end", 1, a, v));
     TRY(tmpl_arg_str(e, &v[0], &sub));
     TRY(str_bounds(e, self->s, &v[1], &v[2], &p0, &p1));
+    TRY(tmpl_step(e, self->s->n / 8));
     size_t at = is_reverse ? str_rfind(self->s, sub, p0, p1) : str_find(self->s, sub, p0, p1);
     if (at == SIZE_MAX && must)
         return tmpl_fail(e, "ValueError: substring not found");
@@ -227,6 +228,7 @@ METHOD(count)
     }
     for (size_t at; (at = str_find(self->s, sub, p0, p1)) != SIZE_MAX; n++)
         p0 = at + sub->n;
+    TRY(tmpl_step(e, self->s->n / 32 + (size_t)n / 4));
     *out = tmpl_int(n, false);
     return ERR_OK;
 }

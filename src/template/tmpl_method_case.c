@@ -80,7 +80,7 @@ enum err_code tmpl_map_case(struct env *e, const struct str *s, enum uni_case to
             add_mapped(&b, s, at, len, cp, to);
         at += len;
     }
-    TRY(tmpl_step(e, s->n / 16));
+    TRY(tmpl_step(e, s->n));
     TRY(sb_finish(&b, out));
     out->s->is_markup = s->is_markup;
     return ERR_OK;
@@ -100,7 +100,7 @@ enum err_code tmpl_capitalize(struct env *e, const struct str *s, struct value *
             add_mapped(&b, s, at, len, cp, UNI_TITLE);
         at += len;
     }
-    TRY(tmpl_step(e, s->n / 16));
+    TRY(tmpl_step(e, s->n));
     return sb_finish(&b, out);
 }
 
@@ -141,7 +141,7 @@ static enum err_code method_title(struct env *e, const struct value *self, const
         is_inside = uni_is_cased(cp);
         at += len;
     }
-    TRY(tmpl_step(e, s->n / 16));
+    TRY(tmpl_step(e, s->n));
     return sb_finish(&b, out);
 }
 
@@ -164,7 +164,7 @@ static enum err_code method_swapcase(struct env *e, const struct value *self, co
             sb_add_part(&b, s, at, at + len);
         at += len;
     }
-    TRY(tmpl_step(e, s->n / 16));
+    TRY(tmpl_step(e, s->n));
     return sb_finish(&b, out);
 }
 
@@ -245,7 +245,7 @@ static bool str_is_identifier(const struct str *s)
                                        const struct args *a, struct value *out) \
     {                                                                           \
         TRY(no_args(e, #name "()", a));                                         \
-        TRY(tmpl_step(e, self->s->n / 16));                                     \
+        TRY(tmpl_step(e, self->s->n / 4));                                      \
         *out = tmpl_bool(test);                                                 \
         return ERR_OK;                                                          \
     }

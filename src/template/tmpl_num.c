@@ -167,6 +167,8 @@ static enum err_code float_binary(struct env *e, int op, double a, double b, boo
                          op == OP_DIV   ? "float division by zero"
                          : op == OP_MOD ? "float modulo"
                                         : "float floor division by zero");
+    if (op == OP_FLOORDIV || op == OP_MOD) /* the remainder is found bit by bit */
+        TRY(tmpl_step(e, fabs(a) > fabs(b) * 0x1p64 ? 768 : 8));
     switch (op) {
     case OP_ADD:
         r = a + b;

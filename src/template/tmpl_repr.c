@@ -152,7 +152,7 @@ void tmpl_add_repr(struct sb *b, const struct value *v, int depth)
         b->e->is_full = true;
         return;
     }
-    b->e->steps--;
+    b->e->steps -= 4;
     switch (v->type) {
     case V_MISSING:
     case V_UNDEF:

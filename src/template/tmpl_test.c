@@ -141,9 +141,18 @@ TEST(upper)
     return test_case(e, v, a, "isupper", out);
 }
 
+/* A name that is looked up must be hashable. */
+static enum err_code test_name(struct env *e, const struct value *v)
+{
+    const struct dict none = { 0 };
+    struct value *found;
+    return tmpl_dict_get(e, &none, v, &found);
+}
+
 TEST(filter)
 {
     TRY(tmpl_bind(e, "test filter", "", 0, a, NULL));
+    TRY(test_name(e, v));
     *out = tmpl_bool(v->type == V_STR && tmpl_filter_find(v->s->s, v->s->n));
     return ERR_OK;
 }
@@ -151,6 +160,7 @@ TEST(filter)
 TEST(test)
 {
     TRY(tmpl_bind(e, "test test", "", 0, a, NULL));
+    TRY(test_name(e, v));
     *out = tmpl_bool(v->type == V_STR && tmpl_test_find(v->s->s, v->s->n));
     return ERR_OK;
 }
