@@ -31,10 +31,14 @@ static void special_spell(const struct tokenizer *t, int32_t id, struct buf *out
     }
 }
 
+/* A spelling that is no UTF-8 (a damaged file) never matches: what lies between matches stays well-formed, which the regular
+ * expressions and the encoders rely on. */
 static bool special_is_added(const struct tokenizer *t, int32_t id)
 {
     uint8_t type = t->types[id];
-    return type == TOKEN_TYPE_CONTROL || type == TOKEN_TYPE_USER || type == TOKEN_TYPE_UNKNOWN;
+    struct tokenizer_str piece = tokenizer_piece(t, id);
+    return (type == TOKEN_TYPE_CONTROL || type == TOKEN_TYPE_USER || type == TOKEN_TYPE_UNKNOWN) &&
+           piece.len > 0 && utf8_is_valid(piece.data, piece.len);
 }
 
 /* Phi-3, the one family that has this: all its markers but these three, and </s>, which its files call a user's token. */
@@ -58,14 +62,14 @@ enum err_code special_set_init(struct special_set *s, const struct tokenizer *t,
     *s = (struct special_set){ 0 };
     buf_init(&spelled, MEM_CAT_TOKENIZER, UINT32_MAX);
     for (int32_t id = 0; id < t->n_tokens; id++)
-        n += special_is_added(t, id) && t->texts[id].piece_len > 0;
+        n += special_is_added(t, id);
     s->items = mem_try_array(MEM_CAT_TOKENIZER, (size_t)n + 1, sizeof(*s->items));
     if (!s->items) {
         code = err_set(err, ERR_NOMEM, "tokenizer: no memory for %d added tokens", n);
         goto out;
     }
     for (int32_t id = 0; id < t->n_tokens; id++) {
-        if (!special_is_added(t, id) || t->texts[id].piece_len == 0)
+        if (!special_is_added(t, id))
             continue;
         buf_reset(&spelled);
         special_spell(t, id, &spelled);

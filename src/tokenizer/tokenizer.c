@@ -407,11 +407,6 @@ struct tokenizer_str tokenizer_piece(const struct tokenizer *t, int32_t id)
     return (struct tokenizer_str){ t->blob + t->texts[id].piece, t->texts[id].piece_len };
 }
 
-enum token_type tokenizer_type(const struct tokenizer *t, int32_t id)
-{
-    return id < 0 || id >= t->n_tokens ? TOKEN_TYPE_UNUSED : (enum token_type)t->types[id];
-}
-
 int32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t len)
 {
     return map_get(&t->pieces, piece, len);

@@ -119,7 +119,6 @@ int32_t tokenizer_eos(const struct tokenizer *t);
 bool tokenizer_adds_bos(const struct tokenizer *t);
 struct tokenizer_str tokenizer_piece(const struct tokenizer *t,
                                      int32_t id); /* as spelled in the file */
-enum token_type tokenizer_type(const struct tokenizer *t, int32_t id);
 int32_t tokenizer_find(const struct tokenizer *t, const char *piece,
                        size_t len); /* by file spelling; -1 */
 

@@ -85,6 +85,20 @@ static void added_tokens_match_leftmost_then_longest(void **state)
     }
 }
 
+/* Found by fuzzing: a token that is half a character cut the text inside one. */
+static void an_added_token_that_is_no_utf8_never_matches(void **state)
+{
+    for (int kind = TOKENIZER_KIND_BPE; kind <= TOKENIZER_KIND_SPM; kind++) {
+        static struct small_vocab v;
+        struct tokenizer *t;
+        small_vocab_init(&v, (enum tokenizer_kind)kind, "gpt-2");
+        v.pieces[6] = (struct tokenizer_str){ "\xC3", 1 }; /* was <tool> */
+        assert_int_equal(tokenizer_new(&v.spec, &t, NULL), ERR_OK);
+        check(t, "w\xC3\xA9", 0, kind == TOKENIZER_KIND_BPE ? "w|\xC3|\xA9" : "w|\xC3\xA9");
+        tokenizer_free(t);
+    }
+}
+
 static void a_control_token_needs_every_byte_from_the_template(void **state)
 {
     static const char text[] = "<|im_end|>hello<|im_end|>";
@@ -435,6 +449,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_splits_as_its_rules_say),
         cmocka_unit_test(added_tokens_match_leftmost_then_longest),
+        cmocka_unit_test(an_added_token_that_is_no_utf8_never_matches),
         cmocka_unit_test(a_control_token_needs_every_byte_from_the_template),
         cmocka_unit_test(merges_cross_the_border_of_the_callers_text),
         cmocka_unit_test(spans_move_with_the_text),
