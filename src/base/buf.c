@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static char buf_empty[1];
+static char buf_empty[1]; /* shared by all that are empty: never written, by any thread */
 
 void buf_init(struct buf *b, enum mem_cat cat, size_t max)
 {
@@ -22,7 +22,8 @@ void buf_reset(struct buf *b)
 {
     b->len = 0;
     b->failed = false;
-    b->data[0] = '\0';
+    if (b->cap)
+        b->data[0] = '\0';
 }
 
 static bool buf_reserve(struct buf *b, size_t n)
@@ -93,6 +94,8 @@ void buf_printf(struct buf *b, const char *fmt, ...)
 void buf_drop(struct buf *b, size_t n)
 {
     BUG_ON(n > b->len);
+    if (n == 0)
+        return;
     memmove(b->data, b->data + n, b->len - n);
     b->len -= n;
     b->data[b->len] = '\0';
