@@ -2,7 +2,11 @@
  *
  * A template is parsed once, checked at load, and rendered many times; rendering is bounded in steps, depth and bytes.
  * Every string carries which of its bytes are the caller's; all operations keep it, and the rendered text comes with the list.
- * Immutable after template_parse: any thread may render. */
+ * Immutable after template_parse: any thread may render.
+ * The oracle is jinja2's ImmutableSandboxedEnvironment with transformers' own filters and globals. Known differences: a variable
+ * given from outside stays visible in inner scopes before the same scope sets it (jinja2 has it undefined there); objects print
+ * without an address; a slice of a constant that cannot be sliced is an error; autoescape, include, import, extends, and the
+ * filters random, urlize and pprint are refused at load. */
 #ifndef PLUMB_TEMPLATE_TEMPLATE_H
 #define PLUMB_TEMPLATE_TEMPLATE_H
 
@@ -24,7 +28,7 @@ struct template_input {
     const struct json *
         own; /* object or NULL: variables that are the program's (bos_token, add_generation_prompt, ...);
                                   on a clash `own` wins */
-    int64_t now; /* Unix seconds for strftime_now */
+    int64_t now; /* seconds for strftime_now, read as UTC: add the zone's offset for local time */
 };
 
 struct template_output {

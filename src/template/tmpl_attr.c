@@ -107,6 +107,11 @@ static enum err_code attr_field(struct env *e, const struct value *obj, const st
                                                    : obj->range->step,
                             false);
         return ERR_OK;
+    case V_FLOAT:
+        *has = str_is(name, "real") || str_is(name, "imag");
+        if (*has)
+            *out = tmpl_float(name->s[0] == 'r' ? obj->f : 0, obj->is_caller);
+        return ERR_OK;
     case V_BOOL:
     case V_INT:
         *has = str_is(name, "real") || str_is(name, "numerator") || str_is(name, "imag") ||

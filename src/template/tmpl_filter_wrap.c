@@ -71,7 +71,10 @@ static enum err_code filter_truncate(struct env *e, const struct value *v, const
     bool kill_words = false;
     const struct str *end = &dots;
     TRY(tmpl_bind(e, "truncate", "length killwords end leeway", 0, a, arg));
-    TRY(tmpl_arg_int(e, &arg[0], &length));
+    if (arg[0].type == V_BIG)
+        length = arg[0].s->s[0] == '-' ? -1 : INT64_MAX;
+    else
+        TRY(tmpl_arg_int(e, &arg[0], &length));
     tmpl_arg_bool(&arg[1], &kill_words);
     TRY(tmpl_arg_str(e, &arg[2], &end));
     if (arg[3].type != V_NONE)

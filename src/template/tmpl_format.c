@@ -286,8 +286,8 @@ enum err_code tmpl_percent(struct env *e, const struct str *fmt, const struct va
     }
     size_t want = args->type == V_TUPLE ? args->seq->n : 1;
     /* A mapping (or anything with items) may be left unused. */
-    bool may_rest =
-        p.is_mapped || args->type == V_DICT || args->type == V_LIST || args->type == V_RANGE;
+    bool may_rest = p.is_mapped || args->type == V_UNDEF || args->type == V_DICT ||
+                    args->type == V_LIST || args->type == V_RANGE;
     if (p.arg_i < want && !may_rest)
         return tmpl_fail(e, "TypeError: not all arguments converted during string formatting");
     TRY(sb_finish(&p.b, out));

@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import random
+import struct
 import subprocess
 import sys
 
@@ -75,3 +77,55 @@ def test_published_templates_render_as_with_jinja2(record_property):
     print(f"{len(jobs) - len(bad)} of {len(jobs)} renders equal ({len(templates)} templates, {len(table)} conversations; "
           f"{rendered} texts, {len(jobs) - rendered} errors)")
     assert not bad, f"{len(bad)} differ:\n" + "\n".join(bad[:20])
+
+
+CASES = json.loads((ROOT / "tests/golden/template/cases.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['case']}-{CASES.index(c)}")
+def test_cases_of_other_servers(tmp_path, case):
+    """Cases B08, B09 and B11: faults of other servers, with what jinja2 does."""
+    ok, text = render(tmp_path, case["t"], case["k"])
+    if "out" in case:
+        assert (ok, text) == (True, case["out"])
+    else:
+        assert not ok and case["err"] in text
+
+
+def test_doubles_are_pythons_repr(tmp_path):
+    r = random.Random(20251231)
+    doubles = [2.0**e for e in range(-1074, 1024)] + [r.random() * 10 ** r.randint(-20, 20) for _ in range(30000)]
+    while len(doubles) < 100000:
+        d = struct.unpack("<d", r.getrandbits(64).to_bytes(8, "little"))[0]
+        if d == d and abs(d) != float("inf"):
+            doubles.append(d)
+    spelled = "[" + ",".join("%.17e" % d for d in doubles) + "]"
+    path = tmp_path / "t.jinja"
+    path.write_text("{{ x|tojson }}")
+    out = run(path, b'{"x": ' + spelled.encode() + b"}")
+    assert out.returncode == 0, out.stderr
+    ours = out.stdout.decode()[1:-1].split(", ")
+    bad = [(a, repr(d)) for a, d in zip(ours, doubles) if a != repr(d)]
+    assert len(ours) == len(doubles) and not bad, bad[:10]
+
+
+def test_an_exception_is_exit_1_with_its_text(tmp_path):
+    text = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role: ' ~ messages[0].content) }}{% endif %}ok"
+    path = tmp_path / "t.jinja"
+    path.write_text(text)
+    out = run(path, json.dumps({"messages": [{"role": "system", "content": "Z9"}]}).encode())
+    assert (out.returncode, out.stdout, out.stderr) == (1, b"", b"plumb template: No system role: Z9\n")
+    out = run(path, json.dumps({"messages": [{"role": "user", "content": "Z9"}]}).encode())
+    assert (out.returncode, out.stdout, out.stderr) == (0, b"ok", b"")
+
+
+def test_a_broken_template_names_its_line(tmp_path):
+    ok, text = render(tmp_path, "a\n{% if %}", {})
+    assert not ok and "line 2" in text
+
+
+def test_usage_errors_are_exit_2(tmp_path):
+    for args in ([], ["--template", "x"], ["--template", "x", "--model", "y", "--input", "-"]):
+        assert subprocess.run([PLUMB, "template", *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=60).returncode == 2
+    missing = subprocess.run([PLUMB, "template", "--template", str(tmp_path / "none"), "--input", "-"], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert missing.returncode == 1 and b"none" in missing.stderr

@@ -123,6 +123,8 @@ class Maker:
             return f"{self.of(METHOD_TAKES[method.split('(')[0]])}.{method}"
         if kind == 6:
             op = r.choice(["+", "-", "*", "/", "//", "%", "**", "~", "+", "~"])
+            if op == "**":
+                return f"({r.choice(['2', '-3', '1.5', 'i', 'f', '10', 'true'])} ** {r.choice(['0', '3', '-1', '2.0', '20', 'j', '0.5'])})"
             same = r.choice(["text", "list", "number"]) if op == "+" else "any" if op == "~" else "number"
             return f"({self.of(same)} {op} {self.of('number' if r.random() < 0.3 and op == '*' else same)})" if r.random() < 0.8 else f"({a()} {op} {a()})"
         if kind == 7:
@@ -147,7 +149,7 @@ class Maker:
         if kind == 14:
             kind = r.choice(["number", "number", "text", "any"])
             if r.random() < 0.5:
-                return f"{r.choice(SPECS)!r}.format({', '.join(self.of(kind) for _ in range(r.choice([1, 1, 1, 2, 0])))})"
+                return f"{r.choice(SPECS)!r}.format({', '.join(self.of(kind).replace('12345678901234567890', '99') for _ in range(r.choice([1, 1, 1, 2, 0])))})"
             return f"({r.choice(PERCENTS)!r} % {r.choice([self.of(kind), '(' + self.of(kind) + ', ' + self.of(kind) + ')', 'd'])})"
         return f"({self.of('number')} < {self.of('number')} <= {self.of('number')})"
 
@@ -189,7 +191,7 @@ class Maker:
             tail = self.tag("else") + body() if r.random() < 0.25 else ""
             return self.tag(f"for {target} in {seq}{test}") + uses + body(True) + tail + self.tag("endfor")
         if kind < 14:
-            return self.tag(f"set {r.choice(['x', 'i', 's', 'l', 'x, y', 'q', 'ns.a'])} = {self.expr(2)}") + "{{ x }}"
+            return self.tag(f"set {r.choice(['x', 'x', 'x, y', 'q', 'ns.a'])} = {self.expr(2)}") + "{{ x }}"
         if kind == 14:
             return self.tag("set x" + r.choice(["", " | upper", " | trim"])) + body(False) + self.tag("endset") + "[{{ x }}]"
         if kind == 15:
@@ -205,7 +207,7 @@ class Maker:
             return self.tag("generation") + body(False) + self.tag("endgeneration")
         if in_loop:
             return r.choice(["{% break %}", "{% continue %}"])
-        return r.choice(["{% set ns = namespace(a=1, l=[]) %}", "{% for v in users recursive %}{{ v.name }}{% if v.tags %}{{ loop([v.tags[0]]) }}{% endif %}{% endfor %}", "{% set j = joiner('|') %}{{ j() }}{{ j() }}{{ j() }}",
+        return r.choice(["{% set ns = namespace(a=1, l=[]) %}", "{% for v in users recursive %}{{ v.name }}{% if v.tags %}{{ loop([v.tags[0]]) }}{% endif %}{% endfor %}", "{% set jn = joiner('|') %}{{ jn() }}{{ jn() }}{{ jn() }}",
                          "{% set c = cycler(1, 2) %}{{ c.next() }}{{ c.next() }}{{ c.current }}", "{{ raise_exception('no: ' ~ s) }}", "{% if missing.x %}{% endif %}", "{% block a scoped %}{{ i }}{% endblock %}"])
 
     def template(self):
