@@ -489,6 +489,7 @@ def test_sigterm_finishes_what_runs_and_accepts_nothing_more():
         assert Reply(idle).read()[0] == 200
         c = s.connect()
         c.sendall(request(CHAT, body_of("!count 100", stream=True)))
+        s.wait_stats(running=1)  # two workers prepare: the second could overtake
         w = s.connect()
         w.sendall(request(CHAT, body_of("!say waiting")))
         s.wait_stats(running=1, waiting=1)
@@ -507,6 +508,7 @@ def test_a_drain_has_an_end():
     with script("--step-us=2000", "--drain-seconds=1", "--ctx=100000") as s:
         c = s.connect()
         c.sendall(request(CHAT, body_of("!forever", stream=True)))
+        s.wait_stats(running=1)
         d = s.connect()
         d.sendall(request(CHAT, body_of("!say never")))
         s.wait_stats(running=1, waiting=1)
