@@ -168,8 +168,31 @@ static bool messages_write_role(struct messages_writer *m, const struct json *v,
                          messages_show(v));
 }
 
-static bool messages_write_member(struct messages_writer *m, const struct json *message,
-                                  const struct json_member *x, size_t index)
+/* Names that clients and templates have for the same thing; the first one that is set wins. */
+static const char *const reasoning_names[] = { "reasoning_content", "thinking", "reasoning" };
+
+static bool messages_is_reasoning(const char *key)
+{
+    for (size_t i = 0; i < ARRAY_LEN(reasoning_names); i++)
+        if (strcmp(key, reasoning_names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Templates read one of the first two: both are there. */
+static void messages_write_reasoning(struct messages_writer *m, const struct json *message)
+{
+    const struct json *v = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(reasoning_names) && !v; i++)
+        v = json_get_set(message, reasoning_names[i]);
+    for (size_t i = 0; v && i < 2; i++) {
+        json_key(&m->w, reasoning_names[i]);
+        json_value(&m->w, v);
+    }
+}
+
+static bool messages_write_member(struct messages_writer *m, const struct json_member *x,
+                                  size_t index)
 {
     const char *key = x->key;
     bool is_content = strcmp(key, "content") == 0;
@@ -178,11 +201,8 @@ static bool messages_write_member(struct messages_writer *m, const struct json *
         return true;
     if (is_calls && x->value.type == JSON_TYPE_ARRAY && x->value.n == 0)
         return true; /* some clients send it with every message: no calls, as if absent */
-    if (strcmp(key, "reasoning") == 0) { /* the newer name of the same thing; the older wins */
-        if (json_get_set(message, "reasoning_content"))
-            return true;
-        key = "reasoning_content";
-    }
+    if (messages_is_reasoning(key))
+        return true;
     json_key(&m->w, key);
     if (strcmp(key, "role") == 0)
         return messages_write_role(m, &x->value, index);
@@ -204,8 +224,9 @@ static bool messages_write_one(struct messages_writer *m, const struct json *mes
         return api_error_set(m->e, 400, NULL, where, "%s: needs a role", where);
     json_begin_object(&m->w);
     for (size_t i = 0; i < message->n; i++)
-        if (!messages_write_member(m, message, &message->members[i], index))
+        if (!messages_write_member(m, &message->members[i], index))
             return false;
+    messages_write_reasoning(m, message);
     if (!json_get(message, "content")) {
         static const struct json absent = { .type = JSON_TYPE_NULL };
         json_key(&m->w, "content");

@@ -176,6 +176,17 @@ def test_tool_call_arguments_reach_the_template_as_an_object(serve):
         assert s.post("/apply-template", {"messages": m})[0] == 400 and s.call("/health")[0] == 200
 
 
+def test_reasoning_reaches_the_template_under_both_its_names(serve):
+    template = "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning is defined }}]{% endfor %}"
+    with serve("--ctx", "256", template=template) as s:
+        for members, want in (
+            ({"reasoning_content": "a", "reasoning": "b"}, "[a|a|False]"), ({"reasoning": "b"}, "[b|b|False]"),
+            ({"thinking": "c", "reasoning_content": None}, "[c|c|False]"), ({}, "[||False]"),
+        ):
+            m = [{"role": "assistant", "content": "x", **members}]
+            assert s.post("/apply-template", {"messages": m}) == (200, {"prompt": want})
+
+
 def test_an_exception_of_the_template_is_400(serve):
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role: ' ~ messages[0].content) }}{% endif %}ok"
     with serve("--ctx", "256", template=template) as s:
