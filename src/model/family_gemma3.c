@@ -3,26 +3,10 @@
 #include "model/model_int.h"
 
 #include <math.h>
-#include <string.h>
 
 #define GEMMA3_PATTERN 6 /* every sixth layer has full attention */
 #define GEMMA3_LAYERS_27B \
     62 /* the 27B alone scales queries by width / heads instead of the head size */
-
-/* The published code multiplies embeddings by sqrt(D) in the type of the weights: in bf16, sqrt(640) = 25.298 is 25.25. Files
- * with quantised embeddings come from bf16; f32 and f16 ones keep the exact root. */
-static float gemma3_embed_scale(const struct weights *w, int64_t width)
-{
-    const struct weights_tensor *embed = weights_find(w, "token_embd.weight");
-    float s = sqrtf((float)width);
-    uint32_t u;
-    if (embed->type == DTYPE_F32 || embed->type == DTYPE_F16)
-        return s;
-    memcpy(&u, &s, sizeof(u));
-    u = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
-    memcpy(&s, &u, sizeof(s));
-    return s;
-}
 
 static enum err_code gemma3_parse_layers(const struct weights *w, struct model *m, struct err *err)
 {
@@ -66,8 +50,9 @@ static enum err_code gemma3_parse(const struct weights *w, struct model *m, stru
         code = model_parse_rope(w, m, &ropes[i], err);
     if (!code)
         code = weights_float_or(w, model_key(m, "final_logit_softcapping", key), 0, &softcap, err);
-    if (!code)
-        m->embed_scale = gemma3_embed_scale(w, m->width);
+    /* The published bf16 code rounds sqrt(640) = 25.298 to 25.25; f32 runs and other engines do not. Tried: rounding moves the
+     * perplexity of the 270M from 14.487 to 14.468, away from what others measure on the same file. */
+    m->embed_scale = sqrtf((float)m->width);
     m->logit_softcap = (float)softcap;
     m->glu = GLU_KIND_GELU_TANH;
     return code;
