@@ -1,0 +1,387 @@
+/* exact.c - models x backend configurations x scenarios x requests: every cell must give the bytes of the first one.
+ *
+ *   exact [--quick] [--write-digests] [MODEL...]     from the repository's root
+ *
+ * The base of a tiny model is the ref backend with whole prompts alone. Real models are slow on ref: their base is the fast backend
+ * and ref computes one short request. --quick leaves out the real models but the default one. --write-digests computes the base's
+ * digests and nothing else. */
+#include "exact.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGESTS "tests/exact/digests"
+
+static int n_passed, n_failed, n_skipped;
+
+static void pass(void)
+{
+    n_passed++;
+}
+
+static void fail(const char *model, const char *config, const char *scenario, const char *what)
+{
+    printf("FAIL: %s, %s, %s: %s\n", model, config, scenario, what);
+    n_failed++;
+}
+
+static void skip(const char *reason, const char *detail)
+{
+    printf("skip: %s: %s\n", reason, detail);
+    n_skipped++;
+}
+
+/* --- the table --- */
+
+struct exact_model {
+    const char *name; /* file in tests/golden/tiny, or in the model cache */
+    bool is_real;
+    bool is_quick;
+    int32_t n_prompt, n_new;
+};
+
+static const struct exact_model models[] = {
+    { "llama", false, true, 150, 60 },      { "llama-yarn", false, true, 150, 60 },
+    { "qwen2", false, true, 150, 60 },      { "qwen2-kq", false, true, 150, 60 },
+    { "gemma3", false, true, 150, 60 },     { "smollm2", true, true, 70, 16 },
+    { "gemma3-270m", true, false, 70, 12 }, { "qwen2.5-coder-0.5b", true, false, 70, 12 },
+};
+
+static const struct lab_config configs[] = {
+    { "ref", "ref", NULL, 1 },
+    { "cpu 1 thread", "cpu", NULL, 1 },
+    { "cpu 2 threads", "cpu", NULL, 2 },
+    { "cpu 3 threads", "cpu", NULL, 3 },
+    { "cpu generic", "cpu", "generic", 2 },
+    { "cpu avx2", "cpu", "avx2", 2 },
+    { "cpu avxvnni", "cpu", "avxvnni", 2 },
+    { "cpu avx512", "cpu", "avx512", 2 },
+    { "cpu amx", "cpu", "amx", 2 },
+};
+
+static const struct scenario scenarios[] = {
+    { "whole", SCHEDULE_ALONE, 0 },   { "chunk 1", SCHEDULE_ALONE, 1 },
+    { "chunk 7", SCHEDULE_ALONE, 7 }, { "chunk 64", SCHEDULE_ALONE, 64 },
+    { "mixed 1", SCHEDULE_MIXED, 1 }, { "mixed 2", SCHEDULE_MIXED, 2 },
+    { "mixed 3", SCHEDULE_MIXED, 3 },
+};
+
+/* Real models: the scenarios of the configurations whose numbers are already known to agree on the tiny models. */
+static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
+                      const struct scenario *s)
+{
+    if (!m->is_real)
+        return true;
+    if (strcmp(c->name, "cpu 2 threads") == 0)
+        return true;
+    return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
+}
+
+/* --- requests --- */
+
+#define ANSWER_MAX 4096
+static char answer[ANSWER_MAX]; /* bytes of the base's greedy answer */
+static size_t answer_len, answer_border;
+
+static const struct sample_params greedy = {
+    .top_p = 1, .typical_p = 1, .xtc_threshold = 1, .repetition_penalty = 1, .n_logprobs = -1
+};
+
+static const struct logit_bias biases[] = { { 5, 2.5f }, { 17, -100 }, { 30, -3 } };
+
+static void request_init(struct exact_request *r, const char *name, const struct exact_model *m,
+                         int32_t n_vocab, int32_t shift)
+{
+    memset(r, 0, sizeof(*r));
+    r->name = name;
+    for (int32_t i = 0; i < m->n_prompt; i++)
+        r->prompt[i] = (int32_t)(((int64_t)i * 7919 + (int64_t)i * i * 31 + shift * 104729) %
+                                 (n_vocab * 9 / 10));
+    r->engine = (struct engine_request){ .prompt = r->prompt,
+                                         .n_prompt = m->n_prompt - shift * 7,
+                                         .max_tokens = m->n_new,
+                                         .ignore_end = true,
+                                         .sample = greedy };
+}
+
+static int requests_init(struct exact_request *r, const struct exact_model *m, int32_t n_vocab)
+{
+    int n = 0;
+    request_init(&r[n++], "short", m, n_vocab, 4);
+    r[0].engine.n_prompt = 9;
+    r[0].engine.max_tokens = 3;
+    r[0].engine.sample.n_logprobs = 5;
+    request_init(&r[n++], "greedy", m, n_vocab, 0);
+    request_init(&r[n], "logprobs", m, n_vocab, 1);
+    r[n].engine.ignore_end = false;
+    r[n++].engine.sample.n_logprobs = 20;
+    request_init(&r[n], "sampled", m, n_vocab, 2);
+    r[n].engine.sample.temperature = 0.8f;
+    r[n].engine.sample.top_p = 0.95f;
+    r[n].engine.sample.min_p = 0.02f;
+    r[n].engine.sample.n_logprobs = 2;
+    r[n++].engine.sample.seed = 42;
+    request_init(&r[n], "penalties", m, n_vocab, 3);
+    r[n].engine.sample.temperature = 1.2f;
+    r[n].engine.sample.top_k = 40;
+    r[n].engine.sample.typical_p = 0.9f;
+    r[n].engine.sample.xtc_probability = 0.5f;
+    r[n].engine.sample.xtc_threshold = 0.1f;
+    r[n].engine.sample.repetition_penalty = 1.3f;
+    r[n].engine.sample.presence_penalty = 0.2f;
+    r[n].engine.sample.frequency_penalty = 0.1f;
+    r[n].engine.sample.penalty_last_n = 64;
+    r[n].engine.sample.bias = biases;
+    r[n++].engine.sample.n_bias = (int32_t)ARRAY_LEN(biases);
+    request_init(&r[n], "stop", m, n_vocab, 0);
+    r[n].engine.stops = r[n].stops;
+    r[n].stops[0] = (struct engine_bytes){ "never in a text", 15 };
+    r[n].stops[1] = (struct engine_bytes){ answer + answer_border - 1, 2 };
+    r[n].engine.n_stops = answer_border > 0 ? 2 : 1;
+    return n + 1;
+}
+
+/* The greedy answer's bytes, and a border between two of its tokens past the middle. */
+static enum err_code answer_compute(struct lab *lab, const struct exact_request *req,
+                                    struct err *err)
+{
+    row_id row;
+    struct engine_result res = { 0 };
+    struct engine_work work = { .n_prompt = req->engine.n_prompt };
+    enum err_code code = lab->engine->ops->open(lab->engine, &req->engine, &row, err);
+    if (code)
+        return code;
+    work.row = row;
+    answer_len = 0;
+    answer_border = 0;
+    int32_t left = req->engine.n_prompt, n = 0;
+    while (!code && res.finish == FINISH_NONE) {
+        work.n_prompt = left < EXACT_STEP_ROWS ? left : EXACT_STEP_ROWS;
+        code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
+        left -= work.n_prompt;
+        if (code || res.n_tokens == 0)
+            continue;
+        if (answer_border == 0 && ++n > req->engine.max_tokens / 2)
+            answer_border = answer_len;
+        const struct engine_bytes *b = &lab->token_bytes[res.tokens->id];
+        size_t len = b->len < ANSWER_MAX - answer_len ? b->len : ANSWER_MAX - answer_len;
+        memcpy(answer + answer_len, b->data, len);
+        answer_len += len;
+    }
+    lab->engine->ops->close(lab->engine, row);
+    return code;
+}
+
+/* --- running --- */
+
+static struct buf base[EXACT_REQUESTS_MAX]; /* the records that all others must equal */
+
+static void compare(const struct exact_model *m, const struct lab_config *c,
+                    const struct scenario *s, const struct exact_request *req,
+                    const struct buf *got, const struct buf *want)
+{
+    char what[128];
+    size_t n = got->len < want->len ? got->len : want->len, at = 0;
+    if (got->len == want->len && memcmp(got->data, want->data, n) == 0) {
+        pass();
+        return;
+    }
+    while (at < n && got->data[at] == want->data[at])
+        at++;
+    snprintf(what, sizeof(what), "request %s differs at byte %zu of %zu and %zu", req->name, at,
+             got->len, want->len);
+    fail(m->name, c->name, s->name, what);
+}
+
+/* On ref a real model computes its first request only. */
+static int n_requests_of(const struct exact_model *m, const struct lab_config *c, int n)
+{
+    return m->is_real && strcmp(c->backend, "ref") == 0 ? 1 : n;
+}
+
+static void run_scenario(struct lab *lab, const struct exact_model *m, const struct lab_config *c,
+                         const struct scenario *s, bool is_base)
+{
+    struct exact_request requests[EXACT_REQUESTS_MAX];
+    struct buf records[EXACT_REQUESTS_MAX];
+    struct err err;
+    int n = n_requests_of(m, c, requests_init(requests, m, lab->n_vocab));
+    for (int i = 0; i < n; i++)
+        buf_init(&records[i], MEM_CAT_BASE, (size_t)1 << 22);
+    if (scenario_run(lab, s, requests, n, records, &err)) {
+        fail(m->name, c->name, s->name, err.text);
+    } else {
+        for (int i = 0; i < n; i++) {
+            if (is_base) {
+                buf_reset(&base[i]);
+                buf_add(&base[i], records[i].data, records[i].len);
+            }
+            compare(m, c, s, &requests[i], &records[i], &base[i]);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        buf_release(&records[i]);
+}
+
+/* --- digests --- */
+
+struct digest_line {
+    char model[64], sum[65];
+};
+
+static struct digest_line digests[ARRAY_LEN(models)];
+static int n_digests;
+static bool is_writing;
+
+static void digests_read(void)
+{
+    FILE *f = fopen(DIGESTS, "r");
+    char line[256];
+    while (f && fgets(line, sizeof(line), f) && n_digests < (int)ARRAY_LEN(digests))
+        if (line[0] != '#' &&
+            sscanf(line, "%63s cpu-1 %64s", digests[n_digests].model, digests[n_digests].sum) == 2)
+            n_digests++;
+    if (f)
+        fclose(f);
+}
+
+static bool digests_write(void)
+{
+    FILE *f = fopen(DIGESTS, "w");
+    if (!f)
+        return false;
+    fprintf(f,
+            "# SHA-256 of ids and logits (tests/exact/lab.c, lab_digest): model, numeric version, "
+            "digest.\n# A changed line is a new numeric version: say so in the commit.\n"
+            "# Written by: build/release/tests/exact/exact --write-digests\n");
+    for (int i = 0; i < n_digests; i++)
+        fprintf(f, "%s cpu-1 %s\n", digests[i].model, digests[i].sum);
+    return fclose(f) == 0;
+}
+
+static void run_digest(struct lab *lab, const struct exact_model *m, const struct lab_config *c)
+{
+    struct exact_request req;
+    struct err err;
+    char sum[65];
+    bool is_slow = m->is_real && strcmp(c->backend, "ref") == 0;
+    request_init(&req, "digest", m, lab->n_vocab, 0);
+    if (is_slow)
+        return; /* minutes; the short request compares ref with the fast backend */
+    if (lab_digest(lab, req.prompt, m->n_prompt, 8, sum, &err)) {
+        fail(m->name, c->name, "digest", err.text);
+        return;
+    }
+    int i = 0;
+    while (i < n_digests && strcmp(digests[i].model, m->name) != 0)
+        i++;
+    if (i == n_digests && is_writing) {
+        snprintf(digests[n_digests].model, sizeof(digests[0].model), "%s", m->name);
+        memcpy(digests[n_digests++].sum, sum, sizeof(sum));
+    }
+    if (i < n_digests && strcmp(digests[i].sum, sum) == 0)
+        pass();
+    else
+        fail(m->name, c->name, "digest", sum);
+}
+
+/* --- models --- */
+
+static void run_config(const struct exact_model *m, const char *path, const struct lab_config *c,
+                       bool is_base)
+{
+    struct lab lab;
+    struct err err;
+    enum err_code code = lab_open(&lab, path, c, &err);
+    if (code == ERR_UNSUPPORTED) {
+        skip("cpu-feature", err.text);
+        return;
+    }
+    if (code) {
+        fail(m->name, c->name, "load", err.text);
+        return;
+    }
+    if (is_base) {
+        struct exact_request req;
+        request_init(&req, "greedy", m, lab.n_vocab, 0);
+        if (answer_compute(&lab, &req, &err))
+            fail(m->name, c->name, "greedy", err.text);
+    }
+    for (size_t s = 0; s < ARRAY_LEN(scenarios) && !is_writing; s++)
+        if (is_wanted(m, c, &scenarios[s]))
+            run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
+    run_digest(&lab, m, c);
+    lab_close(&lab);
+}
+
+static bool model_file(const struct exact_model *m, char *path, size_t cap)
+{
+    if (!m->is_real) {
+        snprintf(path, cap, "tests/golden/tiny/%s.gguf", m->name);
+        return true;
+    }
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (xdg && *xdg)
+        snprintf(path, cap, "%s/plumb/models/%s.gguf", xdg, m->name);
+    else
+        snprintf(path, cap, "%s/.cache/plumb/models/%s.gguf", home ? home : "", m->name);
+    FILE *f = fopen(path, "rb");
+    if (f)
+        fclose(f);
+    return f != NULL;
+}
+
+static void run_model(const struct exact_model *m)
+{
+    char path[4096];
+    if (!model_file(m, path, sizeof(path))) {
+        skip("model-not-fetched", m->name);
+        return;
+    }
+    int before = n_failed, passed = n_passed;
+    size_t first = m->is_real ? 2 : 0; /* "cpu 2 threads" or "ref" */
+    run_config(m, path, &configs[first], true);
+    for (size_t c = 0; c < ARRAY_LEN(configs) && !is_writing; c++)
+        if (c != first)
+            run_config(m, path, &configs[c], false);
+    printf("%s: %d cells equal, %d not\n", m->name, n_passed - passed, n_failed - before);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    bool is_quick = false;
+    int n_named = 0;
+    log_set_level(LOG_LEVEL_WARN);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            is_quick = true;
+        else if (strcmp(argv[i], "--write-digests") == 0)
+            is_writing = true;
+        else
+            n_named++;
+    }
+    for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
+        buf_init(&base[i], MEM_CAT_BASE, (size_t)1 << 22);
+    if (!is_writing)
+        digests_read();
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        bool is_named = n_named == 0;
+        for (int i = 1; i < argc; i++)
+            is_named = is_named || strcmp(argv[i], models[m].name) == 0;
+        if (!is_named)
+            continue;
+        if (is_quick && !models[m].is_quick)
+            skip("model-not-fetched", models[m].name);
+        else
+            run_model(&models[m]);
+    }
+    for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
+        buf_release(&base[i]);
+    if (is_writing && !digests_write())
+        fail("all", "all", "digests", "cannot write " DIGESTS);
+    printf("%d passed, %d failed, %d skipped\n", n_passed, n_failed, n_skipped);
+    return n_failed != 0;
+}

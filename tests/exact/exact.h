@@ -1,0 +1,65 @@
+/* exact.h - the exactness harness: one request, many ways of computing it, the same bytes.
+ *
+ * A *record* is all that an engine said about a request: per token id, logprob bits, alternatives, text_safe, and how it ended.
+ * A *lab* is a model on one backend configuration. A *scenario* is a way of cutting the work into steps. */
+#ifndef PLUMB_TESTS_EXACT_EXACT_H
+#define PLUMB_TESTS_EXACT_EXACT_H
+
+#include "base/buf.h"
+#include "engine/engine_model.h"
+
+#define EXACT_STEP_ROWS 96
+
+struct lab_config {
+    const char *name;
+    const char *backend; /* "ref" or "cpu" */
+    const char *level;   /* cpu: name of a level; NULL = all that the machine has */
+    int threads;
+};
+
+struct lab {
+    struct weights *weights;
+    struct backend *be;
+    struct model *model;
+    struct engine *engine;
+    struct engine_bytes *token_bytes;
+    int32_t n_vocab;
+    int32_t end_id;
+};
+
+/* Errors: those of opening. ERR_UNSUPPORTED: the machine lacks the level. Close with lab_close (fine on a zeroed lab). */
+enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
+                       struct err *err) MUST_CHECK;
+void lab_close(struct lab *lab);
+
+#define EXACT_REQUESTS_MAX 8
+#define EXACT_PROMPT_MAX   512
+
+struct exact_request {
+    const char *name;
+    int32_t prompt[EXACT_PROMPT_MAX];
+    struct engine_request engine;
+    struct engine_bytes stops[2];
+};
+
+enum schedule {
+    SCHEDULE_ALONE, /* one request at a time, prompts in chunks of `chunk` (0 = whole) */
+    SCHEDULE_MIXED, /* all at once: random joins, chunks and pauses, and a stranger that is cancelled; chunk is the seed */
+};
+
+struct scenario {
+    const char *name;
+    enum schedule schedule;
+    int32_t chunk;
+};
+
+/* Run the requests; records [n] are appended to. In a mixed schedule the cache's invariants are checked after every step. */
+enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
+                           const struct exact_request *requests, int n, struct buf *records,
+                           struct err *err) MUST_CHECK;
+
+/* SHA-256 (64 hex digits) over the logits of every position of ids and of n_new greedy tokens, and the ids. */
+enum err_code lab_digest(struct lab *lab, const int32_t *ids, int32_t n, int32_t n_new,
+                         char out[65], struct err *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,305 @@
+#include "base/philox.h"
+#include "engine/sample.h"
+#include "exact.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/ref/ref.h"
+#include "sha.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- labs --- */
+
+static enum err_code lab_open_backend(struct lab *lab, const struct lab_config *config,
+                                      struct err *err)
+{
+    if (strcmp(config->backend, "ref") == 0)
+        return ref_backend_open(&lab->be, err);
+    struct cpu_options o = { .threads = config->threads };
+    enum err_code code = config->level ? cpu_level_parse(config->level, &o.level, err) : ERR_OK;
+    if (!code && !cpu_level_available(o.level))
+        return err_set(err, ERR_UNSUPPORTED, "this processor has no %s", config->level);
+    return code ? code : cpu_backend_open(&o, &lab->be, err);
+}
+
+/* The spelling in the file stands in for a token's bytes: stop strings need some bytes, not the right ones. */
+static enum err_code lab_read_tokens(struct lab *lab, struct err *err)
+{
+    const struct meta_value *v = weights_meta(lab->weights, "tokenizer.ggml.tokens");
+    int64_t end = 0;
+    enum err_code code =
+        weights_int(lab->weights, "tokenizer.ggml.eos_token_id", 0, 1 << 22, &end, err);
+    if (code)
+        return code;
+    lab->end_id = (int32_t)end;
+    lab->n_vocab = (int32_t)lab->model->n_vocab;
+    lab->token_bytes = mem_alloc(MEM_CAT_BASE, (size_t)lab->n_vocab * sizeof(*lab->token_bytes));
+    for (int32_t i = 0; i < lab->n_vocab; i++) {
+        lab->token_bytes[i].data = "";
+        if (v && (uint64_t)i < v->array.n)
+            lab->token_bytes[i] =
+                (struct engine_bytes){ v->array.strs[i].data, v->array.strs[i].len };
+    }
+    return ERR_OK;
+}
+
+enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
+                       struct err *err)
+{
+    *lab = (struct lab){ 0 };
+    enum err_code code = lab_open_backend(lab, config, err);
+    if (!code)
+        code = weights_open(path, &lab->weights, err);
+    if (!code)
+        code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
+                          &lab->model, err);
+    if (!code)
+        code = lab_read_tokens(lab, err);
+    if (!code) {
+        struct engine_model_options o = { .model = lab->model,
+                                          .token_bytes = lab->token_bytes,
+                                          .end_ids = &lab->end_id,
+                                          .n_end = 1,
+                                          .model_id = "exact",
+                                          .weights_digest = "",
+                                          .n_ctx = 512,
+                                          .max_rows = EXACT_REQUESTS_MAX + 1,
+                                          .max_step_rows = EXACT_STEP_ROWS,
+                                          .cache_type = DTYPE_F16 };
+        code = engine_model_new(&o, &lab->engine, err);
+    }
+    if (code)
+        lab_close(lab);
+    return code;
+}
+
+void lab_close(struct lab *lab)
+{
+    if (lab->engine)
+        lab->engine->ops->free(lab->engine);
+    mem_free(MEM_CAT_BASE, lab->token_bytes);
+    model_free(lab->model);
+    if (lab->weights)
+        weights_close(lab->weights);
+    if (lab->be)
+        lab->be->ops->close(lab->be);
+    *lab = (struct lab){ 0 };
+}
+
+/* --- records --- */
+
+static void record_add(struct buf *record, const struct engine_result *res)
+{
+    struct {
+        int64_t text_safe;
+        int32_t n_tokens, id, n_top, finish, stop_index;
+        float logprob;
+    } head = { .text_safe = res->text_safe,
+               .n_tokens = res->n_tokens,
+               .finish = (int32_t)res->finish,
+               .stop_index = res->stop_index };
+    if (res->n_tokens) {
+        head.id = res->tokens->id;
+        head.n_top = res->tokens->n_top;
+        head.logprob = res->tokens->logprob;
+    }
+    buf_add(record, &head, sizeof(head));
+    if (res->n_tokens)
+        buf_add(record, res->tokens->top, (size_t)head.n_top * sizeof(res->tokens->top[0]));
+}
+
+/* A row of a running scenario. */
+struct runner_row {
+    row_id row;
+    bool is_open;
+    int32_t left; /* of the prompt */
+};
+
+static enum err_code row_open(struct lab *lab, const struct exact_request *req,
+                              struct runner_row *row, struct err *err)
+{
+    row->is_open = true;
+    row->left = req->engine.n_prompt;
+    return lab->engine->ops->open(lab->engine, &req->engine, &row->row, err);
+}
+
+static void row_close(struct lab *lab, struct runner_row *row)
+{
+    if (row->is_open)
+        lab->engine->ops->close(lab->engine, row->row);
+    row->is_open = false;
+}
+
+static enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exact_request *req,
+                               struct buf *record, struct err *err)
+{
+    struct runner_row row;
+    struct engine_result res = { 0 };
+    enum err_code code = row_open(lab, req, &row, err);
+    if (code)
+        return code;
+    while (!code && res.finish == FINISH_NONE) {
+        int32_t take = chunk > 0 && chunk < row.left ? chunk : row.left;
+        if (take > EXACT_STEP_ROWS)
+            take = EXACT_STEP_ROWS;
+        struct engine_work work = { .row = row.row, .n_prompt = take };
+        code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
+        row.left -= take;
+        if (!code && row.left == 0)
+            record_add(record, &res);
+    }
+    row_close(lab, &row);
+    return code;
+}
+
+/* --- the mixed schedule --- */
+
+struct mixed {
+    struct lab *lab;
+    uint32_t seed, turn;
+    const struct exact_request *requests;
+    int n, n_done;
+    struct runner_row rows[EXACT_REQUESTS_MAX + 1]; /* the last one is the stranger */
+    bool is_done[EXACT_REQUESTS_MAX + 1];
+};
+
+static uint32_t mixed_random(const struct mixed *m, uint32_t what)
+{
+    uint32_t counter[4] = { m->turn, what, 0, 0 }, key[2] = { m->seed, 77 }, out[4];
+    philox4x32(counter, key, out);
+    return out[0];
+}
+
+/* Open rows that join now; the stranger takes the first request's prompt from its third token on and leaves at any time. */
+static enum err_code mixed_join(struct mixed *m, struct err *err)
+{
+    enum err_code code = ERR_OK;
+    for (int i = 0; i < m->n && !code; i++)
+        if (!m->rows[i].is_open && !m->is_done[i] && mixed_random(m, 100 + (uint32_t)i) % 5 == 0)
+            code = row_open(m->lab, &m->requests[i], &m->rows[i], err);
+    struct runner_row *stranger = &m->rows[m->n];
+    uint32_t dice = mixed_random(m, 200);
+    if (!code && !stranger->is_open && dice % 3 == 0) {
+        struct exact_request req = m->requests[dice % (uint32_t)m->n];
+        req.engine.prompt = req.prompt + 3;
+        req.engine.n_prompt -= 3;
+        req.engine.ignore_end = true;
+        req.engine.max_tokens = 60;
+        req.engine.n_stops = 0;
+        code = row_open(m->lab, &req, stranger, err);
+    } else if (stranger->is_open && dice % 11 == 0) {
+        row_close(m->lab, stranger);
+    }
+    return code;
+}
+
+/* The work of this turn, in a random order of rows; which[k] is the row of work[k]. */
+static int32_t mixed_plan(const struct mixed *m, struct engine_work *work, int *which)
+{
+    int32_t n = 0, room = EXACT_STEP_ROWS;
+    int first = (int)(mixed_random(m, 300) % (uint32_t)(m->n + 1));
+    for (int k = 0; k <= m->n; k++) {
+        int i = (first + k) % (m->n + 1);
+        const struct runner_row *row = &m->rows[i];
+        if (!row->is_open || room == 0 || mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
+            continue;
+        int32_t take = 1 + (int32_t)(mixed_random(m, 500 + (uint32_t)i) % 40);
+        take = take < row->left ? take : row->left;
+        take = take < room ? take : room;
+        room -= take > 0 ? take : 1;
+        which[n] = i;
+        work[n++] = (struct engine_work){ .row = row->row, .n_prompt = take };
+    }
+    return n;
+}
+
+static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err *err)
+{
+    struct engine_work work[EXACT_REQUESTS_MAX + 1];
+    struct engine_result res[EXACT_REQUESTS_MAX + 1];
+    int which[EXACT_REQUESTS_MAX + 1];
+    enum err_code code = mixed_join(m, err);
+    int32_t n = code ? 0 : mixed_plan(m, work, which);
+    if (!code && n > 0)
+        code = m->lab->engine->ops->step(m->lab->engine, work, n, res, err);
+    if (!code)
+        code = runner_check(engine_model_runner(m->lab->engine), err);
+    for (int32_t k = 0; k < n && !code; k++) {
+        struct runner_row *row = &m->rows[which[k]];
+        row->left -= work[k].n_prompt;
+        bool is_stranger = which[k] == m->n;
+        if (row->left == 0 && !is_stranger)
+            record_add(&records[which[k]], &res[k]);
+        if (res[k].finish == FINISH_NONE)
+            continue;
+        row_close(m->lab, row);
+        m->is_done[which[k]] = !is_stranger;
+        m->n_done += !is_stranger;
+    }
+    return code;
+}
+
+enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
+                           const struct exact_request *requests, int n, struct buf *records,
+                           struct err *err)
+{
+    enum err_code code = ERR_OK;
+    if (sc->schedule == SCHEDULE_ALONE) {
+        for (int i = 0; i < n && !code; i++)
+            code = alone_run(lab, sc->chunk, &requests[i], &records[i], err);
+        return code;
+    }
+    struct mixed m = { .lab = lab, .seed = (uint32_t)sc->chunk, .requests = requests, .n = n };
+    for (; m.turn < 100000 && m.n_done < n && !code; m.turn++)
+        code = mixed_turn(&m, records, err);
+    for (int i = 0; i <= n; i++)
+        row_close(lab, &m.rows[i]);
+    if (!code && m.n_done < n)
+        code = err_set(err, ERR_STATE, "%d of %d requests ended within 100000 turns", m.n_done, n);
+    return code;
+}
+
+/* --- digests --- */
+
+static enum err_code digest_step(struct runner *r, struct runner_item *item, struct sha *sha,
+                                 struct err *err)
+{
+    enum err_code code = runner_step(r, item, 1, err);
+    if (code)
+        return code;
+    sha_add(sha, item->ids, (size_t)item->n * sizeof(*item->ids));
+    sha_add(sha, item->logits, (size_t)item->n * (size_t)r->model->n_vocab * sizeof(float));
+    return ERR_OK;
+}
+
+enum err_code lab_digest(struct lab *lab, const int32_t *ids, int32_t n, int32_t n_new,
+                         char out[65], struct err *err)
+{
+    struct runner_options o = { .model = lab->model,
+                                .n_ctx = n + n_new,
+                                .max_seqs = 1,
+                                .max_rows = 16,
+                                .max_out = 16,
+                                .cache_type = DTYPE_F16 };
+    struct runner *r = NULL;
+    struct runner_item item = { .out = RUNNER_OUT_ALL };
+    struct sha *sha = sha_new();
+    enum err_code code = runner_new(&o, &r, err);
+    if (!code)
+        code = runner_open(r, n + n_new, &item.seq, err);
+    for (int32_t at = 0; at < n && !code; at += item.n) {
+        item.ids = ids + at;
+        item.n = n - at < 16 ? n - at : 16;
+        code = digest_step(r, &item, sha, err);
+    }
+    for (int32_t i = 0; i < n_new && !code; i++) {
+        int32_t id =
+            sample_argmax(item.logits + (int64_t)(item.n - 1) * r->model->n_vocab, lab->n_vocab);
+        item.ids = &id;
+        item.n = 1;
+        code = digest_step(r, &item, sha, err);
+    }
+    sha_finish(sha, out);
+    runner_free(r);
+    return code;
+}
