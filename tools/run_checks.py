@@ -225,7 +225,7 @@ class Checks:
 
     def suite(self, variant, name, *args):
         program = ROOT / f"build/{variant}/tests/{name}/{name}"
-        return self.one(f"{name}-{variant}", [program, *args], parse_line, 1200)
+        return self.one(f"{name}-{variant}", [program, *args], parse_line, 2400)
 
     def fuzz(self):
         cmds = [[p, f"tests/fuzz/corpus/{p.name[5:]}"] for p in programs("asan", "fuzz", "fuzz_*")]
