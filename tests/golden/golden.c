@@ -166,8 +166,9 @@ static void check_model(const char *name, const char *path, double wide)
     }
     if (code)
         printf("FAIL: %s: %s\n", name, err.text);
-    printf("%s: %d of %d positions equal, %d near ties, %d by rounding, %d wrong\n", name,
-           t.n_equal, t.n, t.n_near, t.n_wide, t.n_wrong);
+    printf("%s: %d of %d positions equal, %d near ties, %d other choices at gaps of 0.1 to 0.5, %d "
+           "beyond\n",
+           name, t.n_equal, t.n, t.n_near, t.n_wide, t.n_wrong);
     if (t.n_wide > WIDE_SHARE * t.n) {
         printf("FAIL: %s: rounding decided more than %g of the positions\n", name, WIDE_SHARE);
         n_failed++;
