@@ -127,6 +127,8 @@ struct backend_ops {
     /* Write k and v [T][G*K] of the rows into the sequences' pages, rounded to the layer's type (nearest even). */
     void (*kv_store)(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                      const struct seq_view *seqs, int n_seqs);
+    /* Page dst becomes a copy of page src: all its positions, unwritten ones included.   0 <= src, dst < kv->n_pages */
+    void (*kv_copy_page)(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
     /* out[t] = attention of q[t] over the positions <= its own that the window keeps.   out, q [T][H*K] */
     void (*attention)(struct backend *be, struct tensor out, struct tensor q,
                       const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,

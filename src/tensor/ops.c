@@ -124,6 +124,14 @@ void ops_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, stru
         be->ops->kv_store(be, kv, k, v, seqs, n_seqs);
 }
 
+void ops_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src)
+{
+    check_kv(kv);
+    BUG_ON(dst < 0 || dst >= kv->n_pages || src < 0 || src >= kv->n_pages);
+    if (dst != src)
+        be->ops->kv_copy_page(be, kv, dst, src);
+}
+
 void ops_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                    const struct attn_params *p)

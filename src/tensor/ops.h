@@ -26,6 +26,7 @@ void ops_rope(struct backend *be, struct tensor x, const struct rope *r, int hea
               const int32_t *pos);
 void ops_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                   const struct seq_view *seqs, int n_seqs);
+void ops_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
 void ops_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                    const struct attn_params *p);

@@ -243,10 +243,45 @@ static const struct attn_case cases[] = {
     { 1, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 1400, 1 } }, true },
 };
 
+/* Page 2 becomes page 5 and no other byte of the slab changes; a page onto itself changes nothing. */
+static void check_copy(struct check *c, struct backend *be, const char *name,
+                       const struct attn_case *k)
+{
+    struct side s;
+    side_open(&s, be, k);
+    size_t page = s.bytes / PAGES;
+    uint8_t *want = mem_alloc(MEM_CAT_SCRATCH, s.bytes);
+    for (size_t i = 0; i < s.bytes; i++)
+        want[i] = (uint8_t)check_rand();
+    memcpy(s.kv.data, want, s.bytes);
+    memcpy(want + 2 * page, want + 5 * page, page);
+    ops_kv_copy_page(be, &s.kv, 2, 5);
+    ops_kv_copy_page(be, &s.kv, PAGES - 1, PAGES - 1);
+    check_that(c, memcmp(want, s.kv.data, s.bytes) == 0, "kv_copy_page/%s %dx%d %s", name,
+               k->kv_heads, k->head_dim, dtype_info(k->type)->name);
+    mem_free(MEM_CAT_SCRATCH, want);
+    side_close(&s);
+}
+
+static void check_copies(struct check *c)
+{
+    static const struct attn_case shapes[] = {
+        { .kv_heads = 2, .head_dim = 64, .type = DTYPE_F16 },
+        { .kv_heads = 3, .head_dim = 12, .type = DTYPE_BF16 },
+        { .kv_heads = 1, .head_dim = 80, .type = DTYPE_F32 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        check_copy(c, c->ref, "ref", &shapes[i]);
+        for (int b = 0; b < c->n_cpu; b++)
+            check_copy(c, c->cpu[b].be, c->cpu[b].name, &shapes[i]);
+    }
+}
+
 void check_attention(struct check *c)
 {
     if (!check_wants(c, "attention"))
         return;
+    check_copies(c);
     for (int i = 0; i < (int)ARRAY_LEN(cases); i++)
         check_case(c, &cases[i], i);
 }

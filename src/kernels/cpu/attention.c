@@ -131,6 +131,12 @@ void cpu_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, stru
     }
 }
 
+void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src)
+{
+    size_t page = cpu_kv_page_bytes(be, kv->type, kv->n_kv_heads, kv->head_dim);
+    memcpy(kv->data + (size_t)dst * page, kv->data + (size_t)src * page, page);
+}
+
 /* --- attending --- */
 
 static int32_t query_pos(const struct attn_job *j, const struct slice *s, int q)

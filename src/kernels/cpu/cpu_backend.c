@@ -82,6 +82,7 @@ static const struct backend_ops cpu_ops = {
     .rms_norm = cpu_rms_norm,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
+    .kv_copy_page = cpu_kv_copy_page,
     .attention = cpu_attention,
     .glu = cpu_glu,
     .add = cpu_add,

@@ -237,6 +237,7 @@ void rope_cache_clear(struct rope_cache *c);
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);
 void cpu_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                   const struct seq_view *seqs, int n_seqs);
+void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
 void cpu_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                    const struct attn_params *p);

@@ -143,6 +143,7 @@ static const struct backend_ops ref_ops = {
     .rms_norm = ref_rms_norm,
     .rope = ref_rope,
     .kv_store = ref_kv_store,
+    .kv_copy_page = ref_kv_copy_page,
     .attention = ref_attention,
     .glu = ref_glu,
     .add = ref_add,

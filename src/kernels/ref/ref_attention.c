@@ -66,6 +66,12 @@ void ref_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, stru
     }
 }
 
+void ref_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src)
+{
+    size_t page = ref_kv_page_bytes(be, kv->type, kv->n_kv_heads, kv->head_dim);
+    memcpy(kv->data + (size_t)dst * page, kv->data + (size_t)src * page, page);
+}
+
 /* Running softmax over blocks: weights exp(score - m), their sum l, the weighted sum of V. */
 struct running {
     float m, l;

@@ -58,6 +58,7 @@ void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int3
 size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);
 void ref_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                   const struct seq_view *seqs, int n_seqs);
+void ref_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
 void ref_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                    const struct attn_params *p);
