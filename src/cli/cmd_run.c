@@ -168,13 +168,13 @@ static enum err_code run_generate(struct load *l, const struct run_options *o,
         return code;
     int64_t start = clock_us();
     while (!code && res.finish == FINISH_NONE) {
-        work.n_prompt = left < e->info.max_step_rows ? left : e->info.max_step_rows;
+        work.n_tokens = left < 1 ? 1 : left < e->info.max_step_rows ? left : e->info.max_step_rows;
         code = e->ops->step(e, &work, 1, &res, err);
         if (!code)
             code = run_take(l, o, a, &res, err);
-        if (left > 0 && left == work.n_prompt)
+        if (left > 0 && left == work.n_tokens)
             a->prompt_us = clock_us() - start;
-        left -= work.n_prompt;
+        left -= left > 0 ? work.n_tokens : 0;
     }
     a->decode_us = clock_us() - start - a->prompt_us;
     e->ops->close(e, work.row);

@@ -12,9 +12,11 @@
 
 #include <stdint.h>
 
-#define ENGINE_STOPS_MAX    16  /* stop strings per request */
-#define ENGINE_STOP_BYTES   256 /* bytes of one stop string */
-#define ENGINE_LOGPROBS_MAX 20
+#define ENGINE_STOPS_MAX       16  /* stop strings per request */
+#define ENGINE_STOP_BYTES      256 /* bytes of one stop string */
+#define ENGINE_LOGPROBS_MAX    20
+#define ENGINE_SIGNAL_BINS_MAX 4096
+#define ENGINE_GROUPS_MAX      4 /* kinds of cache memory */
 
 struct engine_bytes { /* borrowed bytes, not terminated */
     const char *data;
@@ -47,27 +49,44 @@ struct sample_params {
 };
 
 /* One generation. Everything pointed to is borrowed until open returns; the engine copies what it keeps. */
-struct engine_request {
-    const int32_t *prompt; /* [n_prompt], n_prompt >= 1, every id in [0, n_vocab) */
-    int32_t n_prompt;
-    int32_t max_tokens; /* < 0: until the model ends or the context is full; clamped to the room */
-    bool ignore_end;    /* end tokens do not end the row (benchmarks) */
-    struct sample_params sample;
-    const struct engine_bytes *stops; /* [n_stops] */
-    int32_t n_stops;
-};
-
 struct engine_logprob {
     int32_t id;
     float logprob;
 };
 
-/* An emitted token. An end token is not emitted: it finishes the row. */
+/* An emitted token, or a scored one of the prompt. An end token is not emitted: it finishes the row. */
 struct engine_token {
     int32_t id;
     float logprob; /* set if the request asked for logprobs */
     int32_t n_top;
     struct engine_logprob top[ENGINE_LOGPROBS_MAX]; /* descending, ties to the lowest id */
+};
+
+/* A histogram of the log-softmax after the prompt: bin i of n_bins counts the ids whose logprob lies in
+ * minimum + [i, i + 1) * -minimum / n_bins; lower ones are counted in the first bin, 0 in the last. */
+struct engine_signal {
+    int32_t n_bins; /* 1..ENGINE_SIGNAL_BINS_MAX; 0 = the request is no signal */
+    float minimum;  /* finite, below 0 */
+    int32_t *bins;  /* [n_bins] the caller's, filled when the row finishes */
+};
+
+/* One generation. What is pointed to is borrowed until open returns (the engine copies what it keeps), but for the two arrays
+ * that the engine fills: they stay the caller's and must live until the row is closed. */
+struct engine_request {
+    const int32_t *prompt; /* [n_prompt], n_prompt >= 1, every id in [0, n_vocab) */
+    int32_t n_prompt;
+    /* < 0: until the model ends or the context is full; clamped to the room. 0: only with prompt_scores or signal, then the
+     * row finishes with its prompt (FINISH_LENGTH). */
+    int32_t max_tokens;
+    bool ignore_end; /* end tokens do not end the row (benchmarks) */
+    struct sample_params sample;
+    const struct engine_bytes *stops; /* [n_stops] */
+    int32_t n_stops;
+    /* NULL, or [n_prompt]: filled before the row's first token or its finish. Entry i is prompt[i] by the plain log-softmax after
+     * prompt[0, i) with the n_score_top likeliest ids; entry 0 has only its id (logprob 0, n_top 0). */
+    struct engine_token *prompt_scores;
+    int32_t n_score_top;         /* 0..ENGINE_LOGPROBS_MAX */
+    struct engine_signal signal; /* max_tokens is 0 then */
 };
 
 enum finish {
@@ -80,13 +99,17 @@ enum finish {
 
 typedef int32_t row_id; /* index in [0, max_rows) of the engine */
 
+/* A row's ids (its prompt and what it has emitted) are *pending* until the model has taken them. Taking the last pending one
+ * yields the next token: decoding is a row with one pending id, and a row whose memory was given up is one with all of them. */
 struct engine_work {
     row_id row;
-    int32_t n_prompt; /* prompt tokens to take now; 0 = the prompt is done: decode */
+    int32_t n_tokens; /* pending ids to take now, >= 1 */
 };
 
 struct engine_result {
     row_id row;
+    int32_t
+        n_taken; /* of the pending ids; less than asked where the engine's room for scored rows is short, never 0 */
     int32_t n_tokens;                  /* emitted in this step */
     const struct engine_token *tokens; /* [n_tokens], valid until the next step */
     /* Bytes of the row's whole answer so far that may be shown: the rest might still become part of a stop string, or was cut
@@ -108,18 +131,40 @@ struct engine_info {
     int64_t created;       /* Unix seconds */
 };
 
+/* The ledger of cache memory, by kind ("full", "window"). */
+struct engine_usage {
+    int32_t n_groups;
+    struct {
+        const char *name;
+        int64_t page_bytes, n_pages;
+        int64_t n_free;     /* unreferenced pages ... */
+        int64_t n_promised; /* ... and how many of them are promised to rows */
+    } groups[ENGINE_GROUPS_MAX];
+};
+
+/* Memory is promised, then used: a step takes only ids for which `grow` has promised room, so that it never finds none. */
 struct engine;
 struct engine_ops {
-    /* Start a row. Errors: ERR_INVALID - the request cannot run at all (text for the client; prompt over the context:
-     * code ERR_FULL with both numbers); ERR_NOMEM - no room now. */
+    /* Start a row; it has no memory yet. Errors: ERR_INVALID - the request cannot run at all (text for the client; over the
+     * context, so that it would not fit alone: code ERR_FULL with both numbers); ERR_NOMEM - no free row now. */
     enum err_code (*open)(struct engine *e, const struct engine_request *req, row_id *row,
                           struct err *err);
-    /* Run one step. work [n], each row once; sum of rows <= max_step_rows. results [n] in the order of work.
+    /* Promise memory for the row's first n_tokens ids in all; more than the row can ever have counts as that. Never takes a promise back.
+     * Errors: ERR_NOMEM - not so much is free and unpromised (text has the arithmetic); nothing changed. */
+    enum err_code (*grow)(struct engine *e, row_id row, int32_t n_tokens, struct err *err);
+    /* A row that has taken nothing and was not grown starts with what `from` has taken of the ids that both begin with, but for the
+     * last of its own prompt. Whole pages are shared, a partly used one and what a window holds are copied into unpromised pages.
+     * Returns the number of ids that are no longer pending: 0 where nothing can be shared. */
+    int32_t (*share)(struct engine *e, row_id row, row_id from);
+    /* Give up the row's memory and promises: all its ids are pending again. */
+    void (*rewind)(struct engine *e, row_id row);
+    /* Run one step. work [n], each row once; sum of tokens <= max_step_rows. results [n] in the order of work.
      * An error return means that the step as a whole failed: every row in it is to be closed. */
     enum err_code (*step)(struct engine *e, const struct engine_work *work, int32_t n,
                           struct engine_result *results, struct err *err);
     void (*close)(struct engine *e,
                   row_id row); /* any time between steps; frees the row's memory */
+    void (*usage)(const struct engine *e, struct engine_usage *out);
     void (*free)(struct engine *e);
 };
 

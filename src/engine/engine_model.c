@@ -135,14 +135,13 @@ static void engine_model_close(struct engine *e, row_id id)
 static enum err_code row_plan(struct row *row, const struct engine_work *work,
                               struct runner_item *item, struct err *err)
 {
-    int32_t left = row->n_prompt - row->n_fed; /* of the prompt */
+    int32_t left = row->n_ids - row->n_fed;
     if (!row->is_open || row->is_finished)
         return err_set(err, ERR_STATE, "row %d is %s", work->row,
                        row->is_open ? "finished" : "not open");
-    if ((work->n_prompt > 0) != (left > 0))
-        return err_set(err, ERR_STATE, "row %d: asked for %d prompt tokens, %d are left", work->row,
-                       work->n_prompt, left > 0 ? left : 0);
-    int32_t n = left > 0 ? (work->n_prompt < left ? work->n_prompt : left) : 1;
+    if (work->n_tokens < 1)
+        return err_set(err, ERR_STATE, "row %d: asked for %d tokens", work->row, work->n_tokens);
+    int32_t n = work->n_tokens < left ? work->n_tokens : left;
     *item = (struct runner_item){ .seq = row->seq,
                                   .ids = row->ids + row->n_fed,
                                   .n = n,
@@ -199,6 +198,7 @@ static void row_take(struct engine_model *em, struct row *row, const struct runn
                      struct engine_result *res)
 {
     row->n_fed += item->n;
+    res->n_taken = item->n;
     if (item->has_failed) {
         err_set(&res->err, ERR_NUMERIC,
                 "non-finite values at positions [%d, %d); the model file may be damaged",

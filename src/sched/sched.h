@@ -1,14 +1,20 @@
-/* sched.h - the engine thread: requests wait in order of arrival, share steps, and end; events say what became of them.
+/* sched.h - the engine thread: requests wait, share steps, and end; events say what became of them.
  *
  * Owns: the engine (made by `load` on the engine thread, freed there), every accepted request until its FINISHED event.
  * Does not know: text, JSON, tensors, connections.
  * Thread: the functions below may be called from any thread but sched_stop (once, when nobody else calls); events are for one
  * receiver. Between the threads stand two bounded queues, mail in and events out; nothing mutable is shared but atomics.
  * Invariants: (1) each accepted request gets exactly one FINISHED event, and no event after it; (2) a row is open in the engine
- *             iff its request is in the row list; (3) waiting requests start in the order of their submission. */
+ *             iff its request is in the row list; (3) what the rows were promised of the cache is what they may use: a step never
+ *             finds no memory; (4) a row that gave up its memory is not asked to do so again before 64 more tokens.
+ *
+ * Who goes first: lower priority numbers before higher ones; among equals the key that has had least service (tokens of prompts
+ * and, doubly, of answers; Sheng et al., "Fairness in Serving Large Language Models", 2024), then the oldest. Where memory runs
+ * out, the newest row of the last in that order waits, its ids are computed again later. */
 #ifndef PLUMB_SCHED_SCHED_H
 #define PLUMB_SCHED_SCHED_H
 
+#include "base/histogram.h"
 #include "engine/engine.h"
 
 typedef uint64_t req_id; /* chosen by the caller; unique among its live requests */
@@ -17,12 +23,19 @@ typedef uint64_t req_id; /* chosen by the caller; unique among its live requests
 struct sched_request {
     req_id id;
     struct engine_request engine;
+    req_id
+        leader; /* a request of the same submission with the same prompt, which is computed once for both; its own id: none */
+    uint64_t key;        /* on whose account: an API key's or an address's hash */
+    int32_t priority;    /* lower goes first; 0 is usual */
+    bool is_background;  /* starts when nothing else is there, and rests while something is */
+    int64_t deadline_us; /* clock_us() at which it ends with ERR_TIMEOUT; 0 = none */
+    uint64_t trace;      /* its track in the trace; 0 = not traced */
     /* private to sched/ from here */
     struct sched_request *next; /* in the waiting list */
     int64_t submitted_us;
 };
 
-/* Deep copy of `from` in one block. NULL when there is no memory. Free with sched_request_free unless it was accepted. */
+/* Deep copy of `from` in one block (the two arrays that the engine fills stay the caller's); leader is its own id, the rest 0. NULL when there is no memory. Free with sched_request_free unless it was accepted. */
 struct sched_request *sched_request_new(req_id id, const struct engine_request *from);
 void sched_request_free(struct sched_request *r);
 
@@ -39,11 +52,13 @@ struct sched_token {
 };
 
 struct sched_finished {
-    enum finish
-        finish; /* FINISH_ERROR: err says why; ERR_CANCELLED after sched_cancel or sched_stop */
+    /* FINISH_ERROR: err says why; ERR_CANCELLED after sched_cancel or sched_stop, ERR_TIMEOUT at the deadline */
+    enum finish finish;
     int32_t stop_index;
     int64_t text_safe;
     int32_t n_prompt, n_tokens; /* taken from the prompt; emitted */
+    int32_t n_shared;           /* prompt tokens that another row of the submission had computed */
+    int32_t n_preempted;        /* times that it gave up its memory */
     int64_t queued_us, prefill_us, decode_us;
     struct err err;
 };
@@ -70,11 +85,30 @@ struct sched_config {
     void *wake_arg;
 };
 
+enum sched_histogram {                              /* seconds, but for the last */
+                       SCHED_HISTOGRAM_QUEUE,       /* submission to start */
+                       SCHED_HISTOGRAM_PREFILL,     /* start to first token */
+                       SCHED_HISTOGRAM_DECODE,      /* first token to end */
+                       SCHED_HISTOGRAM_FIRST_TOKEN, /* submission to first token */
+                       SCHED_HISTOGRAM_INTER_TOKEN, /* between two tokens of a request */
+                       SCHED_HISTOGRAM_REQUEST,     /* submission to end */
+                       SCHED_HISTOGRAM_STEP,        /* one step */
+                       SCHED_HISTOGRAM_STEP_ROWS,   /* requests in a step */
+                       SCHED_HISTOGRAM_COUNT,
+};
+
 struct sched_stats {          /* a snapshot; each number by itself */
     int64_t waiting, running; /* requests now */
-    int64_t accepted, finished, cancelled, failed;
-    int64_t steps, prompt_tokens, tokens; /* taken and emitted since the start */
+    int64_t paused;           /* of the running ones: their reader is slow */
+    int64_t accepted, finished, cancelled, failed, expired; /* expired: by their deadline */
+    int64_t refused;                                        /* the waiting line was full */
+    int64_t preempted;                                      /* rows that gave up their memory */
+    int64_t steps, prompt_tokens, tokens;                   /* taken and emitted since the start */
+    int64_t shared_tokens,
+        recomputed_tokens; /* not taken because shared; taken again after a preemption */
     int64_t last_step_us;
+    struct engine_usage cache;
+    struct histogram_snapshot histograms[SCHED_HISTOGRAM_COUNT];
     int64_t
         step_started_us; /* clock_us() of the step that runs now; 0 = none. A watchdog reads it */
 };

@@ -207,17 +207,17 @@ static enum err_code script_step(struct engine *e, const struct engine_work *wor
     int64_t us = s->config.step_us;
     int32_t n_tokens = 0;
     for (int32_t i = 0; i < n; i++) {
-        n_tokens += work[i].n_prompt > 0 ? work[i].n_prompt : 1;
-        us += work[i].n_prompt * s->config.prompt_us;
+        n_tokens += work[i].n_tokens > 0 ? work[i].n_prompt : 1;
+        us += work[i].n_tokens * s->config.prompt_us;
     }
     BUG_ON(n_tokens > e->info.max_step_rows);
     script_sleep(us);
     for (int32_t i = 0; i < n; i++) {
         struct script_row *row = &s->rows[work[i].row];
-        BUG_ON(!row->is_open || row->n_taken + work[i].n_prompt > row->n_prompt);
-        BUG_ON((work[i].n_prompt == 0) != (row->n_taken == row->n_prompt));
+        BUG_ON(!row->is_open || row->n_taken + work[i].n_tokens > row->n_prompt);
+        BUG_ON((work[i].n_tokens == 0) != (row->n_taken == row->n_prompt));
         results[i] = (struct engine_result){ .row = work[i].row, .text_safe = row->text_safe };
-        row->n_taken += work[i].n_prompt;
+        row->n_taken += work[i].n_tokens;
         if (row->breaks_step)
             return err_set(err, ERR_IO, "the device is gone");
         if (row->n_taken == row->n_prompt)
