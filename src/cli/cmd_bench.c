@@ -71,29 +71,29 @@ static enum err_code bench_feed(struct bench *b, int32_t seq, int32_t from, int3
     for (int32_t at = from; at < to && !code; at += item.n) {
         item.ids = b->ids + at;
         item.n = to - at < BENCH_STEP_ROWS ? to - at : BENCH_STEP_ROWS;
-        item.out = at + item.n == to ? RUNNER_OUT_LAST : RUNNER_OUT_NONE;
+        item.n_out = at + item.n == to;
         code = runner_step(b->runner, &item, 1, err);
     }
     return code;
 }
 
 /* Back to depth tokens: by truncation where the windows allow it, else from the start. */
-static enum err_code bench_rewind(struct bench *b, int32_t *seq, int32_t depth, struct err *err)
+static enum err_code bench_rewind(struct bench *b, int32_t seq, int32_t depth, struct err *err)
 {
-    if (runner_can_truncate(b->runner, *seq, depth)) {
-        runner_truncate(b->runner, *seq, depth);
+    if (runner_can_truncate(b->runner, seq, depth)) {
+        runner_truncate(b->runner, seq, depth);
         return ERR_OK;
     }
-    runner_close(b->runner, *seq);
-    enum err_code code = runner_open(b->runner, b->n_ctx, seq, err);
-    return code ? code : bench_feed(b, *seq, 0, depth, err);
+    runner_rewind(b->runner, seq);
+    enum err_code code = runner_reserve(b->runner, seq, b->n_ctx, err);
+    return code ? code : bench_feed(b, seq, 0, depth, err);
 }
 
 static enum err_code bench_decode(struct bench *b, int32_t seq, int32_t depth, int32_t n,
                                   struct err *err)
 {
     enum err_code code = ERR_OK;
-    struct runner_item item = { .seq = seq, .n = 1, .out = RUNNER_OUT_LAST };
+    struct runner_item item = { .seq = seq, .n = 1, .n_out = 1 };
     int32_t id = b->ids[depth];
     for (int32_t i = 0; i < n && !code; i++) {
         item.ids = &id;
@@ -109,16 +109,18 @@ static enum err_code bench_once(struct bench *b, const struct bench_options *o,
                                 struct bench_depth *d, int round, struct err *err)
 {
     int32_t seq, n_prompt = (int32_t)o->prompt_tokens, n_gen = (int32_t)o->gen_tokens;
-    enum err_code code = runner_open(b->runner, b->n_ctx, &seq, err);
+    enum err_code code = runner_open(b->runner, &seq, err);
     if (code)
         return code;
-    code = bench_feed(b, seq, 0, d->depth, err);
+    code = runner_reserve(b->runner, seq, b->n_ctx, err);
+    if (!code)
+        code = bench_feed(b, seq, 0, d->depth, err);
     int64_t t = clock_us();
     if (!code)
         code = bench_feed(b, seq, d->depth, d->depth + n_prompt, err);
     d->prefill[round] = (double)n_prompt * 1e6 / (double)(clock_us() - t + 1);
     if (!code)
-        code = bench_rewind(b, &seq, d->depth, err);
+        code = bench_rewind(b, seq, d->depth, err);
     t = clock_us();
     if (!code)
         code = bench_decode(b, seq, d->depth, n_gen, err);

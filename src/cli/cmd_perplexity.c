@@ -66,15 +66,16 @@ static enum err_code perplexity_window(struct perplexity *p, int32_t *ids, int32
 {
     struct runner_item item = { 0 };
     int32_t first_id = ids[0], half = n / 2;
-    enum err_code code = runner_open(p->runner, n, &item.seq, err);
+    enum err_code code = runner_open(p->runner, &item.seq, err);
     if (code)
         return code;
+    code = runner_reserve(p->runner, item.seq, n, err);
     if (tokenizer_adds_bos(p->load.tokenizer))
         ids[0] = tokenizer_bos(p->load.tokenizer);
     for (int32_t at = 0; at < n - 1 && !code; at += item.n) {
         item.ids = ids + at;
         item.n = n - 1 - at < PERPLEXITY_ROWS ? n - 1 - at : PERPLEXITY_ROWS;
-        item.out = at + item.n > half ? RUNNER_OUT_ALL : RUNNER_OUT_NONE;
+        item.n_out = at + item.n > half ? item.n : 0;
         code = runner_step(p->runner, &item, 1, err);
         if (!code && item.has_failed)
             code = err_set(err, ERR_NUMERIC, "non-finite values in the model's activations");

@@ -162,19 +162,20 @@ static enum err_code run_generate(struct load *l, const struct run_options *o,
                                                                   : (uint64_t)o->seed } };
     struct engine_work work = { 0 };
     struct engine_result res = { 0 };
-    int32_t left = prompt->n;
     enum err_code code = e->ops->open(e, &req, &work.row, err);
     if (code)
         return code;
+    code = e->ops->grow(e, work.row, INT32_MAX, err); /* nobody else wants the cache */
     int64_t start = clock_us();
+    work.n_tokens = e->info.max_step_rows; /* or what is pending */
+    int32_t left = prompt->n;
     while (!code && res.finish == FINISH_NONE) {
-        work.n_tokens = left < 1 ? 1 : left < e->info.max_step_rows ? left : e->info.max_step_rows;
         code = e->ops->step(e, &work, 1, &res, err);
         if (!code)
             code = run_take(l, o, a, &res, err);
-        if (left > 0 && left == work.n_tokens)
+        if (left > 0 && left <= res.n_taken)
             a->prompt_us = clock_us() - start;
-        left -= left > 0 ? work.n_tokens : 0;
+        left -= res.n_taken;
     }
     a->decode_us = clock_us() - start - a->prompt_us;
     e->ops->close(e, work.row);

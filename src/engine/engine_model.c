@@ -3,6 +3,7 @@
 #include "engine/match.h"
 #include "engine/sample.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,13 +13,19 @@
 struct row {
     bool is_open;
     bool is_finished;
+    bool has_failed; /* its cache may hold non-finite values */
     bool ignore_end;
     int32_t seq;
     int32_t n_prompt;
-    int32_t n_ids;   /* prompt and answer so far */
-    int32_t n_fed;   /* of them in the cache */
-    int32_t ids_max; /* n_prompt + the most tokens of the answer */
-    int32_t *ids;    /* [ids_max] */
+    int32_t n_ids;    /* prompt and answer so far */
+    int32_t n_fed;    /* of them in the cache */
+    int32_t ids_max;  /* n_prompt + the most tokens of the answer */
+    int32_t fed_max;  /* the last token of an answer is never fed back */
+    int32_t n_scored; /* entries of scores that are filled; n_prompt where none are wanted */
+    int32_t n_score_top;
+    struct engine_token *scores; /* [n_prompt] the caller's, or NULL */
+    struct engine_signal signal;
+    int32_t *ids; /* [ids_max] */
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct match match;
@@ -45,6 +52,12 @@ static struct engine_model *engine_model_of(struct engine *e)
     return (struct engine_model *)(void *)e;
 }
 
+static struct row *engine_model_row(struct engine_model *em, row_id id)
+{
+    BUG_ON(id < 0 || id >= em->base.info.max_rows || !em->rows[id].is_open);
+    return &em->rows[id];
+}
+
 /* --- open and close --- */
 
 static void row_release(struct row *row)
@@ -55,19 +68,41 @@ static void row_release(struct row *row)
     *row = (struct row){ 0 };
 }
 
+/* What a request may want beside or instead of an answer. */
+static enum err_code engine_model_check_scores(const struct engine_request *req, struct err *err)
+{
+    const struct engine_signal *sig = &req->signal;
+    bool is_signal = sig->n_bins != 0;
+    if (sig->n_bins < 0 || sig->n_bins > ENGINE_SIGNAL_BINS_MAX)
+        return err_set(err, ERR_INVALID, "signal: %d bins are not in [1, %d]", sig->n_bins,
+                       ENGINE_SIGNAL_BINS_MAX);
+    if (is_signal && !(sig->minimum < 0 && sig->minimum >= -FLT_MAX))
+        return err_set(err, ERR_INVALID, "signal: a minimum of %g is not a finite number below 0",
+                       (double)sig->minimum);
+    if (is_signal && (req->max_tokens != 0 || !sig->bins))
+        return err_set(err, ERR_INVALID, "signal: it has no answer, but max_tokens is %d",
+                       req->max_tokens);
+    if (req->prompt_scores && (req->n_score_top < 0 || req->n_score_top > ENGINE_LOGPROBS_MAX))
+        return err_set(err, ERR_INVALID, "prompt scores: %d alternatives are not in [0, %d]",
+                       req->n_score_top, ENGINE_LOGPROBS_MAX);
+    if (req->max_tokens == 0 && !is_signal && !req->prompt_scores)
+        return err_set(err, ERR_INVALID, "max_tokens: 0, at least 1 is needed");
+    return ERR_OK;
+}
+
 static enum err_code engine_model_check(const struct engine_model *em,
                                         const struct engine_request *req, struct err *err)
 {
     const struct engine_info *info = &em->base.info;
     if (req->n_prompt < 1)
         return err_set(err, ERR_INVALID, "prompt: it has no tokens");
-    if (req->n_prompt >= info->n_ctx)
-        return err_set(
-            err, ERR_FULL,
-            "prompt: %d tokens do not fit into the context of %d with room for an answer",
-            req->n_prompt, info->n_ctx);
-    if (req->max_tokens == 0)
-        return err_set(err, ERR_INVALID, "max_tokens: 0, at least 1 is needed");
+    if (req->n_prompt > info->n_ctx || (req->n_prompt == info->n_ctx && req->max_tokens != 0))
+        return err_set(err, ERR_FULL, "prompt: %d tokens do not fit into the context of %d%s",
+                       req->n_prompt, info->n_ctx,
+                       req->max_tokens != 0 ? " with room for an answer" : "");
+    enum err_code code = engine_model_check_scores(req, err);
+    if (code)
+        return code;
     for (int32_t i = 0; i < req->n_prompt; i++)
         if (req->prompt[i] < 0 || req->prompt[i] >= info->n_vocab)
             return err_set(err, ERR_INVALID, "prompt: token id %d at %d is not in [0, %d)",
@@ -85,7 +120,14 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .n_prompt = req->n_prompt,
                          .n_ids = req->n_prompt,
                          .ids_max = req->n_prompt + n_new,
+                         .fed_max = req->n_prompt + (n_new > 0 ? n_new - 1 : 0),
+                         .n_scored = req->prompt_scores ? 1 : req->n_prompt,
+                         .n_score_top = req->n_score_top,
+                         .scores = req->prompt_scores,
+                         .signal = req->signal,
                          .sample = req->sample };
+    if (row->scores)
+        row->scores[0] = (struct engine_token){ .id = req->prompt[0] };
     row->ids = mem_try_array(MEM_CAT_REQUEST, (size_t)row->ids_max, sizeof(*row->ids));
     row->bias = mem_try_array(MEM_CAT_REQUEST, n_bias, sizeof(*row->bias));
     if (!row->ids || !row->bias)
@@ -111,8 +153,8 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
         return err_set(err, ERR_NOMEM, "all %d rows are in use", e->info.max_rows);
     struct row *row = &em->rows[id];
     code = row_init(row, req, e->info.n_ctx, err);
-    if (!code) /* the last token of an answer is never fed back */
-        code = runner_open(em->runner, row->ids_max - 1, &row->seq, err);
+    if (!code)
+        code = runner_open(em->runner, &row->seq, err);
     if (code) {
         row_release(row);
         return code;
@@ -125,14 +167,57 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
 static void engine_model_close(struct engine *e, row_id id)
 {
     struct engine_model *em = engine_model_of(e);
-    BUG_ON(id < 0 || id >= e->info.max_rows || !em->rows[id].is_open);
-    runner_close(em->runner, em->rows[id].seq);
-    row_release(&em->rows[id]);
+    struct row *row = engine_model_row(em, id);
+    runner_close(em->runner, row->seq);
+    row_release(row);
+}
+
+/* --- memory --- */
+
+static enum err_code engine_model_grow(struct engine *e, row_id id, int32_t n_tokens,
+                                       struct err *err)
+{
+    struct engine_model *em = engine_model_of(e);
+    struct row *row = engine_model_row(em, id);
+    return runner_reserve(em->runner, row->seq, n_tokens < row->fed_max ? n_tokens : row->fed_max,
+                          err);
+}
+
+static int32_t engine_model_share(struct engine *e, row_id id, row_id from_id)
+{
+    struct engine_model *em = engine_model_of(e);
+    struct row *row = engine_model_row(em, id), *from = engine_model_row(em, from_id);
+    BUG_ON(row->n_fed > 0 || row == from);
+    if (from->has_failed || row->n_scored < row->n_prompt)
+        return 0; /* what failed alone fails alone; a score needs its position's logits */
+    int32_t max = from->n_fed < row->n_prompt - 1 ? from->n_fed : row->n_prompt - 1, n = 0;
+    while (n < max && row->ids[n] == from->ids[n])
+        n++;
+    mem_guard_enter();
+    row->n_fed = runner_share(em->runner, row->seq, from->seq, n);
+    mem_guard_leave();
+    return row->n_fed;
+}
+
+/* What was emitted stays: the ids are fed again and only the last one's logits are looked at. */
+static void engine_model_rewind(struct engine *e, row_id id)
+{
+    struct engine_model *em = engine_model_of(e);
+    struct row *row = engine_model_row(em, id);
+    runner_rewind(em->runner, row->seq);
+    row->n_fed = 0;
+}
+
+static void engine_model_usage(const struct engine *e, struct engine_usage *out)
+{
+    runner_usage(engine_model_runner(e), out);
 }
 
 /* --- steps --- */
 
-static enum err_code row_plan(struct row *row, const struct engine_work *work,
+/* Rows with logits that the item asks for: the last one where the next token is due, and those that score the prompt. At most
+ * n_out_max of these: then it takes fewer ids. */
+static enum err_code row_plan(struct row *row, const struct engine_work *work, int32_t n_out_max,
                               struct runner_item *item, struct err *err)
 {
     int32_t left = row->n_ids - row->n_fed;
@@ -140,12 +225,19 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work,
         return err_set(err, ERR_STATE, "row %d is %s", work->row,
                        row->is_open ? "finished" : "not open");
     if (work->n_tokens < 1)
-        return err_set(err, ERR_STATE, "row %d: asked for %d tokens", work->row, work->n_tokens);
-    int32_t n = work->n_tokens < left ? work->n_tokens : left;
-    *item = (struct runner_item){ .seq = row->seq,
-                                  .ids = row->ids + row->n_fed,
-                                  .n = n,
-                                  .out = n >= left ? RUNNER_OUT_LAST : RUNNER_OUT_NONE };
+        return err_set(err, ERR_STATE, "row %d: asked to take %d ids", work->row, work->n_tokens);
+    int32_t n = work->n_tokens < left ? work->n_tokens : left, n_out = n == left;
+    if (row->n_scored <
+        row->n_prompt) { /* nothing is emitted yet: the prompt's end is the last id */
+        int32_t first = row->n_scored - 1 > row->n_fed ? row->n_scored - 1 : row->n_fed;
+        n_out = row->n_fed + n > first ? row->n_fed + n - first : 0;
+        int32_t over = n_out > n_out_max ? n_out - n_out_max : 0;
+        n -= over;
+        n_out -= over;
+    }
+    *item = (struct runner_item){
+        .seq = row->seq, .ids = row->ids + row->n_fed, .n = n, .n_out = n_out
+    };
     return ERR_OK;
 }
 
@@ -160,6 +252,7 @@ static bool engine_model_is_end(const struct engine_model *em, int32_t id)
 static void row_finish(struct row *row, struct engine_result *res, enum finish finish)
 {
     row->is_finished = true;
+    row->has_failed = finish == FINISH_ERROR;
     res->finish = finish;
     if (finish != FINISH_STOP_STRING)
         match_finish(&row->match);
@@ -194,9 +287,39 @@ static void row_emit(struct engine_model *em, struct row *row, float *logits,
     }
 }
 
+/* Fill the entries of the prompt that follow the positions from pos on, of which logits [n][V] are. */
+static enum err_code row_score(struct engine_model *em, struct row *row, const float *logits,
+                               int32_t pos, int32_t n, struct err *err)
+{
+    enum err_code code = ERR_OK;
+    for (int32_t i = 0; i < n && row->n_scored < row->n_prompt && !code; i++) {
+        int32_t at = pos + i + 1;
+        BUG_ON(at != row->n_scored);
+        code = sample_score(&em->sampler, logits + (int64_t)i * em->base.info.n_vocab, row->ids[at],
+                            row->n_score_top, &row->scores[at], err);
+        row->n_scored += code == ERR_OK;
+    }
+    return code;
+}
+
+/* The last id is taken: an answer's next token, or the end of a request that wants none. */
+static void row_yield(struct engine_model *em, struct row *row, float *logits,
+                      struct engine_result *res)
+{
+    if (row->ids_max > row->n_prompt) {
+        row_emit(em, row, logits, res);
+    } else if (row->signal.n_bins > 0 &&
+               sample_signal(&em->sampler, logits, &row->signal, &res->err)) {
+        row_finish(row, res, FINISH_ERROR);
+    } else {
+        row_finish(row, res, FINISH_LENGTH);
+    }
+}
+
 static void row_take(struct engine_model *em, struct row *row, const struct runner_item *item,
                      struct engine_result *res)
 {
+    int32_t pos = row->n_fed + item->n - item->n_out; /* of the first row with logits */
     row->n_fed += item->n;
     res->n_taken = item->n;
     if (item->has_failed) {
@@ -204,8 +327,10 @@ static void row_take(struct engine_model *em, struct row *row, const struct runn
                 "non-finite values at positions [%d, %d); the model file may be damaged",
                 row->n_fed - item->n, row->n_fed);
         row_finish(row, res, FINISH_ERROR);
-    } else if (item->logits) {
-        row_emit(em, row, item->logits, res);
+    } else if (row_score(em, row, item->logits, pos, item->n_out, &res->err)) {
+        row_finish(row, res, FINISH_ERROR);
+    } else if (row->n_fed == row->n_ids) {
+        row_yield(em, row, item->logits + (int64_t)(item->n_out - 1) * em->base.info.n_vocab, res);
     }
     res->text_safe = row->match.text_safe;
 }
@@ -215,15 +340,17 @@ static enum err_code engine_model_step(struct engine *e, const struct engine_wor
 {
     struct engine_model *em = engine_model_of(e);
     int64_t n_rows = 0;
-    if (n < 1 || n > e->info.max_rows)
-        return err_set(err, ERR_STATE, "step of %d rows, 1 to %d are possible", n,
-                       e->info.max_rows);
+    int32_t n_out = em->runner->max_out; /* one for each row, the rest for those that score */
+    if (n < 1 || n > e->info.max_rows || n > e->info.max_step_rows)
+        return err_set(err, ERR_STATE, "step of %d rows, at most %d with %d tokens are possible", n,
+                       e->info.max_rows, e->info.max_step_rows);
     mem_guard_enter();
     enum err_code code = ERR_OK;
     for (int32_t i = 0; i < n && !code; i++) {
         BUG_ON(work[i].row < 0 || work[i].row >= e->info.max_rows);
-        code = row_plan(&em->rows[work[i].row], &work[i], &em->items[i], err);
+        code = row_plan(&em->rows[work[i].row], &work[i], n_out - (n - 1 - i), &em->items[i], err);
         n_rows += code ? 0 : em->items[i].n;
+        n_out -= em->items[i].n_out;
     }
     if (!code && n_rows > e->info.max_step_rows)
         code = err_set(err, ERR_STATE, "step of %lld tokens, at most %d", (long long)n_rows,
@@ -256,8 +383,12 @@ static void engine_model_free(struct engine *e)
 
 static const struct engine_ops engine_model_ops = {
     .open = engine_model_open,
+    .grow = engine_model_grow,
+    .share = engine_model_share,
+    .rewind = engine_model_rewind,
     .step = engine_model_step,
     .close = engine_model_close,
+    .usage = engine_model_usage,
     .free = engine_model_free,
 };
 
@@ -291,6 +422,9 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     const struct model *m = o->model;
     int32_t max_rows = o->max_rows > 0 ? o->max_rows : ENGINE_MODEL_ROWS;
     int32_t max_step_rows = o->max_step_rows > 0 ? o->max_step_rows : ENGINE_MODEL_STEP_ROWS;
+    int32_t max_out = max_rows > ENGINE_MODEL_OUT ? max_rows : ENGINE_MODEL_OUT;
+    if (max_out > max_step_rows)
+        max_out = max_step_rows;
     struct engine_model *em = mem_alloc(MEM_CAT_BASE, sizeof(*em));
     em->base.ops = &engine_model_ops;
     em->token_bytes = o->token_bytes;
@@ -313,7 +447,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                  .kv_bytes = o->kv_bytes,
                                  .max_seqs = max_rows,
                                  .max_rows = max_step_rows,
-                                 .max_out = max_rows < max_step_rows ? max_rows : max_step_rows,
+                                 .max_out = max_out,
                                  .cache_type = o->cache_type };
     enum err_code code = runner_new(&ro, &em->runner, err);
     if (!code)

@@ -1,8 +1,7 @@
 /* engine_model.h - the real engine: engine.h over a model, its paged cache, the sampler and stop strings.
  *
  * Owns: the runner and one small record per open row (ids, bias, stop strings; allocated at open, freed at close).
- * Borrows: model, token bytes, end ids: they outlive the engine. A step allocates nothing.
- * A row's room (prompt and answer) is promised at open, so a running row never lacks a page. */
+ * Borrows: model, token bytes, end ids: they outlive the engine. grow, share, rewind and step allocate nothing. */
 #ifndef PLUMB_ENGINE_ENGINE_MODEL_H
 #define PLUMB_ENGINE_ENGINE_MODEL_H
 
@@ -26,6 +25,7 @@ struct engine_model_options {
 
 #define ENGINE_MODEL_ROWS      16
 #define ENGINE_MODEL_STEP_ROWS 512
+#define ENGINE_MODEL_OUT       32 /* rows of a step with logits, at least: what a scored prompt takes */
 
 /* Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */
 enum err_code engine_model_new(const struct engine_model_options *o, struct engine **out,

@@ -78,6 +78,12 @@ enum err_code kv_table_reserve(struct kv_pool *p, struct kv_table *t, int32_t n,
     return ERR_OK;
 }
 
+int32_t kv_table_room(const struct kv_table *t)
+{
+    int64_t room = ((int64_t)t->n + t->n_reserved) * KV_PAGE_TOKENS;
+    return room < INT32_MAX ? (int32_t)room : INT32_MAX;
+}
+
 enum err_code kv_table_extend(struct kv_pool *p, struct kv_table *t, int32_t n_tokens,
                               struct err *err)
 {
@@ -85,12 +91,9 @@ enum err_code kv_table_extend(struct kv_pool *p, struct kv_table *t, int32_t n_t
     if (n > t->cap)
         return err_set(err, ERR_FULL, "cache: %d tokens are over the longest sequence, %d",
                        n_tokens, t->cap * KV_PAGE_TOKENS);
-    int32_t extra = n - t->n - t->n_reserved;
-    if (extra > 0) {
-        enum err_code code = kv_table_reserve(p, t, extra, err);
-        if (code)
-            return code;
-    }
+    if (n_tokens > kv_table_room(t))
+        return err_set(err, ERR_STATE, "cache: %d tokens where room for %d is promised", n_tokens,
+                       kv_table_room(t));
     while (t->n < n) {
         int32_t page = p->free_list[--p->n_free];
         p->refs[page] = 1;
@@ -114,6 +117,18 @@ void kv_table_drop_below(struct kv_pool *p, struct kv_table *t, int32_t pos)
     int32_t first = pos > 0 ? pos / KV_PAGE_TOKENS : 0;
     while (t->first < first && t->first < t->n)
         kv_table_give_up(p, t, t->first++);
+}
+
+void kv_table_begin_at(struct kv_table *t, int32_t first)
+{
+    BUG_ON(t->n != t->first || first < 0 || first > t->cap);
+    t->first = first;
+    t->n = first;
+}
+
+bool kv_table_is_shared(const struct kv_pool *p, const struct kv_table *t, int32_t i)
+{
+    return i >= t->first && i < t->n && p->refs[t->pages[i]] > 1;
 }
 
 void kv_table_share(struct kv_pool *p, struct kv_table *t, const struct kv_table *from, int32_t n)

@@ -3,7 +3,7 @@
  * Owns: page ids and their reference counts, not the pages' bytes (runner.h has those: page i is page i of every layer of the
  * group). A page holds KV_PAGE_TOKENS positions aligned to absolute position. Never grows after kv_pool_init.
  * A *table* belongs to one sequence. Its claim (pages held + pages reserved) is what it can use without asking again: pages
- * that it gives up by truncate or drop stay reserved for it until release, so a row that was let in never runs out.
+ * that it gives up by truncate or drop stay reserved for it until kv_table_reset, so what was promised once is there.
  * Thread: engine thread. Allocation: none after the init functions.
  * Invariants: (1) a page is free xor referenced; (2) a page's count is the number of table entries that name it; (3) a table maps
  * [first, n) without holes and nothing below first; (4) the tables' reserved pages sum to n_reserved <= n_free.
@@ -46,14 +46,23 @@ void kv_table_reset(struct kv_pool *p, struct kv_table *t);
 enum err_code kv_table_reserve(struct kv_pool *p, struct kv_table *t, int32_t n,
                                struct err *err) MUST_CHECK;
 
-/* Make the table cover positions [.., n_tokens): reserved pages first, then unpromised free ones.
- * Errors: ERR_FULL - too few pages, or n_tokens is over the table's cap; nothing changed. */
+/* Positions [0, n) that the table may cover with what it holds and was promised. */
+int32_t kv_table_room(const struct kv_table *t);
+
+/* Make the table cover positions [.., n_tokens) with reserved pages.
+ * Errors: ERR_FULL - n_tokens is over the table's cap; ERR_STATE - too few pages were reserved; nothing changed. */
 enum err_code kv_table_extend(struct kv_pool *p, struct kv_table *t, int32_t n_tokens,
                               struct err *err) MUST_CHECK;
 
 /* Give up the pages above position n_tokens (a rollback) or wholly below position pos (a window moved on). */
 void kv_table_truncate(struct kv_pool *p, struct kv_table *t, int32_t n_tokens);
 void kv_table_drop_below(struct kv_pool *p, struct kv_table *t, int32_t pos);
+
+/* An empty table begins at entry first: nothing below is held. */
+void kv_table_begin_at(struct kv_table *t, int32_t first);
+
+/* Does another table hold the page of entry i too? */
+bool kv_table_is_shared(const struct kv_pool *p, const struct kv_table *t, int32_t i);
 
 /* Make an empty table name the first n pages of another one, each with one reference more. Need: from->first == 0. */
 void kv_table_share(struct kv_pool *p, struct kv_table *t, const struct kv_table *from, int32_t n);

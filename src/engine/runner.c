@@ -214,50 +214,140 @@ void runner_free(struct runner *r)
 
 /* --- sequences --- */
 
-enum err_code runner_open(struct runner *r, int32_t n_tokens, int32_t *seq, struct err *err)
+static int32_t runner_unpromised(const struct runner *r, int group)
 {
-    if (n_tokens > r->n_ctx)
-        return err_set(err, ERR_FULL, "%d tokens are over the context of %d", n_tokens, r->n_ctx);
+    return r->pools[group].n_free - r->pools[group].n_reserved;
+}
+
+enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err)
+{
     int32_t i = 0;
     while (i < r->max_seqs && r->seqs[i].is_open)
         i++;
     if (i == r->max_seqs)
         return err_set(err, ERR_NOMEM, "all %d sequences are in use", r->max_seqs);
-    struct runner_seq *s = &r->seqs[i];
-    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
-        const struct kv_pool *p = &r->pools[g];
-        int32_t n = runner_pages(r, g, n_tokens);
-        if (n > p->n_free - p->n_reserved)
-            return err_set(err, ERR_NOMEM,
-                           "%d tokens need %d pages of %s attention, %d of %d are not promised",
-                           n_tokens, n, group_names[g], p->n_free - p->n_reserved, p->n_pages);
-    }
-    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
-        enum err_code code =
-            kv_table_reserve(&r->pools[g], &s->tables[g], runner_pages(r, g, n_tokens), err);
-        BUG_ON(code != ERR_OK); /* asked above */
-    }
-    s->is_open = true;
-    s->len = 0;
+    r->seqs[i].is_open = true;
+    r->seqs[i].len = 0;
     *seq = i;
     return ERR_OK;
 }
 
-void runner_close(struct runner *r, int32_t seq)
+void runner_rewind(struct runner *r, int32_t seq)
 {
     struct runner_seq *s = &r->seqs[seq];
     BUG_ON(!s->is_open);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &s->tables[g]);
-    s->is_open = false;
+    s->len = 0;
 }
+
+void runner_close(struct runner *r, int32_t seq)
+{
+    runner_rewind(r, seq);
+    r->seqs[seq].is_open = false;
+}
+
+/* Pages that the sequence lacks for n_tokens in all. */
+static int32_t runner_lacks(const struct runner *r, const struct runner_seq *s, int group,
+                            int32_t n_tokens)
+{
+    const struct kv_table *t = &s->tables[group];
+    int32_t n = runner_pages(r, group, n_tokens) - (t->n - t->first) - t->n_reserved;
+    return n > 0 ? n : 0;
+}
+
+enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens, struct err *err)
+{
+    struct runner_seq *s = &r->seqs[seq];
+    BUG_ON(!s->is_open);
+    if (n_tokens > r->n_ctx)
+        return err_set(err, ERR_FULL, "%d tokens are over the context of %d", n_tokens, r->n_ctx);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        int32_t n = runner_lacks(r, s, g, n_tokens);
+        if (n > runner_unpromised(r, g))
+            return err_set(
+                err, ERR_NOMEM,
+                "%d tokens need %d pages more of %s attention, %d of %d are free and not promised",
+                n_tokens, n, group_names[g], runner_unpromised(r, g), r->pools[g].n_pages);
+    }
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        enum err_code code =
+            kv_table_reserve(&r->pools[g], &s->tables[g], runner_lacks(r, s, g, n_tokens), err);
+        BUG_ON(code != ERR_OK); /* asked above */
+    }
+    return ERR_OK;
+}
+
+/* --- sharing --- */
+
+/* Entries [first, pages_for(n)) of the group's table are copied when a sequence begins with n tokens of another one. */
+static int32_t runner_copy_first(const struct runner *r, int group, int32_t n)
+{
+    if (group == MODEL_GROUP_FULL)
+        return n / KV_PAGE_TOKENS;             /* whole pages are shared */
+    int32_t lowest = n + 1 - r->model->window; /* that the next token, at position n, sees */
+    return lowest > 0 ? lowest / KV_PAGE_TOKENS : 0;
+}
+
+static bool runner_can_share(const struct runner *r, const struct runner_seq *from, int32_t n)
+{
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        int32_t first = runner_copy_first(r, g, n);
+        if (r->model->has_group[g] &&
+            (first < from->tables[g].first || kv_pages_for(n) - first > runner_unpromised(r, g)))
+            return false;
+    }
+    return true;
+}
+
+static void runner_share_group(struct runner *r, int group, struct kv_table *to,
+                               const struct kv_table *from, int32_t n_tokens)
+{
+    struct kv_pool *p = &r->pools[group];
+    int32_t first = runner_copy_first(r, group, n_tokens), n = kv_pages_for(n_tokens);
+    if (group == MODEL_GROUP_FULL)
+        kv_table_share(p, to, from, first);
+    else
+        kv_table_begin_at(to, first);
+    enum err_code code = kv_table_reserve(p, to, n - first, NULL);
+    if (!code)
+        code = kv_table_extend(p, to, n_tokens, NULL);
+    BUG_ON(code != ERR_OK); /* runner_can_share has asked */
+    for (int64_t l = 0; l < r->model->n_layers; l++)
+        for (int32_t i = first; i < n && (int)r->model->layers[l].group == group; i++)
+            ops_kv_copy_page(r->model->be, &r->layers[l], to->pages[i], from->pages[i]);
+}
+
+int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_tokens)
+{
+    struct runner_seq *s = &r->seqs[seq], *f = &r->seqs[from];
+    BUG_ON(!s->is_open || !f->is_open || seq == from || n_tokens > f->len);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        BUG_ON(s->tables[g].n > 0 || s->tables[g].n_reserved > 0);
+    int32_t n = n_tokens;
+    while (n > 0 && !runner_can_share(
+                        r, f, n)) /* fewer tokens: without the partly used page, then whole ones */
+        n = (n - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    if (n <= 0)
+        return 0;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (r->model->has_group[g])
+            runner_share_group(r, g, &s->tables[g], &f->tables[g], n);
+    s->len = n;
+    return n;
+}
+
+/* --- rollback --- */
 
 bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens)
 {
     const struct runner_seq *s = &r->seqs[seq];
     const struct kv_table *t = &s->tables[MODEL_GROUP_WINDOW];
     int32_t lowest = n_tokens + 1 - r->model->window; /* that the next row sees */
-    return n_tokens >= 0 && n_tokens <= s->len &&
+    bool is_cut = n_tokens % KV_PAGE_TOKENS != 0 &&
+                  kv_table_is_shared(&r->pools[MODEL_GROUP_FULL], &s->tables[MODEL_GROUP_FULL],
+                                     n_tokens / KV_PAGE_TOKENS);
+    return n_tokens >= 0 && n_tokens <= s->len && !is_cut &&
            t->first * KV_PAGE_TOKENS <= (lowest > 0 ? lowest : 0);
 }
 
@@ -273,17 +363,28 @@ void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens)
 
 /* --- steps --- */
 
-static enum err_code runner_extend(struct runner *r, const struct runner_item *it, struct err *err)
+static enum err_code runner_check_room(const struct runner *r, const struct runner_item *it,
+                                       struct err *err)
+{
+    const struct runner_seq *s = &r->seqs[it->seq];
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (r->model->has_group[g] && s->len + it->n > kv_table_room(&s->tables[g]))
+            return err_set(
+                err, ERR_STATE,
+                "sequence %d: %d tokens after %d, room for %d of %s attention is promised", it->seq,
+                it->n, s->len, kv_table_room(&s->tables[g]), group_names[g]);
+    return ERR_OK;
+}
+
+static void runner_extend(struct runner *r, const struct runner_item *it)
 {
     struct runner_seq *s = &r->seqs[it->seq];
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         if (!r->model->has_group[g])
             continue;
-        enum err_code code = kv_table_extend(&r->pools[g], &s->tables[g], s->len + it->n, err);
-        if (code)
-            return code;
+        enum err_code code = kv_table_extend(&r->pools[g], &s->tables[g], s->len + it->n, NULL);
+        BUG_ON(code != ERR_OK); /* runner_check_room has asked */
     }
-    return ERR_OK;
 }
 
 /* Append the item's rows to the step. */
@@ -297,8 +398,8 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
         r->pos[row0 + i] = s->len + i;
     }
     st->n_rows += it->n;
-    int n_out = it->out == RUNNER_OUT_ALL ? it->n : it->out == RUNNER_OUT_LAST ? 1 : 0;
-    BUG_ON(st->n_out + n_out > r->max_out);
+    int n_out = it->n_out;
+    BUG_ON(n_out < 0 || n_out > it->n || st->n_out + n_out > r->max_out);
     it->logits = n_out ? r->logits + (int64_t)st->n_out * r->model->n_vocab : NULL;
     for (int i = 0; i < n_out; i++)
         r->out_rows[st->n_out++] = st->n_rows - n_out + i;
@@ -347,9 +448,11 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
         st.seqs[g] = r->views[g];
     mem_guard_enter();
     for (int32_t i = 0; i < n && !code; i++)
-        code = runner_extend(r, &items[i], err);
-    for (int32_t i = 0; i < n && !code; i++)
+        code = runner_check_room(r, &items[i], err);
+    for (int32_t i = 0; i < n && !code; i++) {
+        runner_extend(r, &items[i]);
         runner_add_rows(r, &st, &items[i]);
+    }
     if (!code)
         code = runner_forward(r, &st, err);
     const uint8_t *failed = r->failed;
@@ -359,6 +462,19 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
     }
     mem_guard_leave();
     return code;
+}
+
+void runner_usage(const struct runner *r, struct engine_usage *out)
+{
+    *out = (struct engine_usage){ 0 };
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (r->model->has_group[g]) {
+            out->groups[out->n_groups].name = group_names[g];
+            out->groups[out->n_groups].page_bytes = (int64_t)r->page_bytes[g];
+            out->groups[out->n_groups].n_pages = r->pools[g].n_pages;
+            out->groups[out->n_groups].n_free = r->pools[g].n_free;
+            out->groups[out->n_groups++].n_promised = r->pools[g].n_reserved;
+        }
 }
 
 enum err_code runner_check(const struct runner *r, struct err *err)

@@ -7,6 +7,7 @@
 #ifndef PLUMB_ENGINE_RUNNER_H
 #define PLUMB_ENGINE_RUNNER_H
 
+#include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "model/model.h"
 
@@ -14,7 +15,8 @@ struct runner_options {
     struct model *model; /* borrowed, outlives the runner */
     int64_t
         n_ctx; /* longest sequence; 0 = the model's own, or what fits in half the cache memory */
-    int64_t kv_bytes;      /* cache memory; 0 = RUNNER_KV_DEFAULT */
+    int64_t
+        kv_bytes; /* cache memory; 0 = RUNNER_KV_DEFAULT (the commands pass what the machine allows) */
     int32_t max_seqs;      /* sequences open at a time */
     int32_t max_rows;      /* tokens in one step, all sequences together */
     int32_t max_out;       /* rows of one step with logits */
@@ -47,16 +49,14 @@ struct runner {
     float *logits;                             /* [max_out][V] host memory */
 };
 
-enum runner_out { RUNNER_OUT_NONE, RUNNER_OUT_LAST, RUNNER_OUT_ALL };
-
 /* A sequence's part of a step: append ids at its end. */
 struct runner_item {
     int32_t seq;
     const int32_t *ids; /* [n] */
     int32_t n;          /* >= 1 */
-    enum runner_out out;
+    int32_t n_out;      /* 0..n: logits are wanted of the last so many */
     float *
-        logits; /* set by the step: [1 or n][V] host memory, writable, valid until the next step; NULL for NONE */
+        logits; /* set by the step: [n_out][V] host memory, writable, valid until the next step; NULL for none */
     bool has_failed; /* set by the step: a non-finite value met one of the rows */
 };
 
@@ -65,23 +65,38 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out,
                          struct err *err) MUST_CHECK;
 void runner_free(struct runner *r);
 
-/* Open a sequence that will hold at most n_tokens, which are promised to it.
- * Errors: ERR_FULL - n_tokens is over n_ctx; ERR_NOMEM - all sequences are open, or the pages are promised to others (text has
- * the numbers). */
-enum err_code runner_open(struct runner *r, int32_t n_tokens, int32_t *seq,
-                          struct err *err) MUST_CHECK;
+/* Open an empty sequence; it has no pages. Errors: ERR_NOMEM - all sequences are open. */
+enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err) MUST_CHECK;
 void runner_close(struct runner *r, int32_t seq);
 
-/* Forget the sequence's tokens from n_tokens on. Need: with window layers, no page below the window is needed again: n_tokens is
- * not under the length minus what the window still holds (runner_can_truncate). */
+/* Promise pages of every group for a sequence of n_tokens in all; what was promised before counts and stays.
+ * Errors: ERR_FULL - n_tokens is over n_ctx; ERR_NOMEM - the pages are promised to others (text has the numbers). Nothing
+ * changed then. */
+enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens,
+                             struct err *err) MUST_CHECK;
+
+/* Begin an empty sequence without promises with the first n_tokens of another one, or as many of them as the pages that are not
+ * promised allow: whole pages of full layers are shared; the last, partly used one and what the window sees are copied, so that
+ * a page that two sequences hold is never written and the window's promises stay exact. Need: n_tokens <= the other's length.
+ * Returns the number of tokens, 0 too where the other has let go of positions that the next token needs. */
+int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_tokens);
+
+/* Forget all tokens, pages and promises. */
+void runner_rewind(struct runner *r, int32_t seq);
+
+/* Forget the sequence's tokens from n_tokens on. Need (runner_can_truncate): the window still holds what the next token sees, and
+ * no other sequence holds the page that the next token goes into. */
 void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens);
 bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens);
 
 /* Run one step over n items of different sequences. Need: the sum of rows <= max_rows, of rows with logits <= max_out.
- * Errors: ERR_FULL - a sequence has no page for its rows; ERR_IO and others of the backend: the sequences are as before but the
- * cache above their lengths is undefined. */
+ * Errors: ERR_STATE - an item is over what was promised to its sequence; nothing changed. ERR_IO and others of the backend: the
+ * sequences are as before but the cache above their lengths is undefined. */
 enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n,
                           struct err *err) MUST_CHECK;
+
+/* The ledger of the pools. */
+void runner_usage(const struct runner *r, struct engine_usage *out);
 
 /* kv_pool_check of every group. For tests. */
 enum err_code runner_check(const struct runner *r, struct err *err) MUST_CHECK;

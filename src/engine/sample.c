@@ -164,11 +164,28 @@ static double sample_weigh(const float *logits, int32_t n, float max, float t, f
     return (lane[0] + lane[1]) + (lane[2] + lane[3]);
 }
 
+/* What the log-softmax of one position is made of. */
+struct sample_softmax {
+    float max;
+    double sum, log_sum;
+};
+
+static struct sample_softmax sample_softmax_of(struct sampler *s, const float *logits, float max)
+{
+    double sum = sample_weigh(logits, s->n_vocab, max, 1, s->weights);
+    return (struct sample_softmax){ max, sum, dmath_log(sum) };
+}
+
+static float sample_log(const struct sample_softmax *m, float logit)
+{
+    return (float)((double)(logit - m->max) - m->log_sum);
+}
+
 float sample_logprob(struct sampler *s, const float *logits, int32_t id)
 {
     float max = logits[sample_argmax(logits, s->n_vocab)];
-    double total = sample_weigh(logits, s->n_vocab, max, 1, s->weights);
-    return (float)((double)(logits[id] - max) - dmath_log(total));
+    struct sample_softmax m = sample_softmax_of(s, logits, max);
+    return sample_log(&m, logits[id]);
 }
 
 /* --- candidates in order --- */
@@ -414,13 +431,14 @@ static void cands_init(struct cands *c, struct sampler *s, const float *logits, 
             c->keys[c->n++] = cand_key(logits[i], i);
 }
 
-static void sample_capture(struct cands *c, double log_sum, int32_t n, struct engine_token *out)
+static void sample_capture(struct cands *c, const struct sample_softmax *m, int32_t n,
+                           struct engine_token *out)
 {
     cands_sort(c, n);
     out->n_top = n < c->n ? n : c->n;
     for (int32_t i = 0; i < out->n_top; i++) {
         out->top[i].id = cand_id(c->keys[i]);
-        out->top[i].logprob = (float)((double)(cand_logit(c->keys[i]) - c->max) - log_sum);
+        out->top[i].logprob = sample_log(m, cand_logit(c->keys[i]));
     }
 }
 
@@ -449,12 +467,11 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
 
     struct cands c;
     cands_init(&c, s, logits, max);
-    double sum = sample_weigh(logits, s->n_vocab, max, 1, s->weights);
-    double log_sum = dmath_log(sum);
+    struct sample_softmax m = sample_softmax_of(s, logits, max);
     if (p->n_logprobs >= 0)
-        sample_capture(&c, log_sum, p->n_logprobs, out);
+        sample_capture(&c, &m, p->n_logprobs, out);
     if (!is_greedy) {
-        sum = sample_top_p(&c, p->top_p, sum);
+        double sum = sample_top_p(&c, p->top_p, m.sum);
         sum = sample_min_p(&c, p->min_p, sum);
         sum = sample_typical(&c, p->typical_p, sum, s->alt);
         sample_xtc(&c, p, ctx, sum);
@@ -463,6 +480,43 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
         out->id = sample_draw(s, &c, logits, p, ctx);
     }
     if (p->n_logprobs >= 0)
-        out->logprob = (float)((double)(logits[out->id] - max) - log_sum);
+        out->logprob = sample_log(&m, logits[out->id]);
+    return ERR_OK;
+}
+
+enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, int32_t n_top,
+                           struct engine_token *out, struct err *err)
+{
+    enum err_code code = sample_check_finite(logits, s->n_vocab, err);
+    if (code)
+        return code;
+    float max = logits[sample_argmax(logits, s->n_vocab)];
+    struct sample_softmax m = sample_softmax_of(s, logits, max);
+    out->id = id;
+    out->logprob = sample_log(&m, logits[id]);
+    out->n_top = 0;
+    if (n_top > 0) {
+        struct cands c;
+        cands_init(&c, s, logits, max);
+        sample_capture(&c, &m, n_top, out);
+    }
+    return ERR_OK;
+}
+
+enum err_code sample_signal(struct sampler *s, const float *logits, const struct engine_signal *sig,
+                            struct err *err)
+{
+    enum err_code code = sample_check_finite(logits, s->n_vocab, err);
+    if (code)
+        return code;
+    float max = logits[sample_argmax(logits, s->n_vocab)];
+    struct sample_softmax m = sample_softmax_of(s, logits, max);
+    double minimum = (double)sig->minimum;
+    memset(sig->bins, 0, (size_t)sig->n_bins * sizeof(*sig->bins));
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        double bin = ((double)sample_log(&m, logits[i]) - minimum) * sig->n_bins / -minimum;
+        int32_t k = bin < 0 ? 0 : bin >= sig->n_bins ? sig->n_bins - 1 : (int32_t)bin;
+        sig->bins[k]++;
+    }
     return ERR_OK;
 }

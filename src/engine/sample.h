@@ -51,6 +51,17 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
                            const struct sample_context *ctx, struct engine_token *out,
                            struct err *err) MUST_CHECK;
 
+/* How likely id is after what gave these logits: id, logprob and the n_top likeliest ids, by the log-softmax alone.
+ * logits [V], not changed. Errors: ERR_NUMERIC as above. */
+enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, int32_t n_top,
+                           struct engine_token *out, struct err *err) MUST_CHECK;
+
+/* Count the log-softmax of all ids into sig's bins. The bin of an id is floor((logprob - minimum) * n_bins / -minimum), where the
+ * logprob is the f32 that an answer would show and the rest is computed in f64, clamped to [0, n_bins).
+ * logits [V], not changed. Errors: ERR_NUMERIC as above. */
+enum err_code sample_signal(struct sampler *s, const float *logits, const struct engine_signal *sig,
+                            struct err *err) MUST_CHECK;
+
 /* log(softmax(logits))[id], with the sums of sample_token. logits [V] finite. */
 float sample_logprob(struct sampler *s, const float *logits, int32_t id);
 

@@ -240,6 +240,11 @@ static void sched_admit(struct sched *s)
         struct sched_row row = { .request = r, .n_left = r->engine.n_prompt };
         struct err err;
         enum err_code code = s->engine->ops->open(s->engine, &r->engine, &row.row, &err);
+        if (code == ERR_OK) {
+            code = s->engine->ops->grow(s->engine, row.row, INT32_MAX, &err);
+            if (code != ERR_OK)
+                s->engine->ops->close(s->engine, row.row);
+        }
         if (code == ERR_NOMEM && s->n_rows > 0)
             return; /* a row that ends gives its memory back */
         s->first = r->next;
@@ -259,7 +264,7 @@ static void sched_admit(struct sched *s)
 
 static void sched_add_work(struct sched *s, struct sched_row *row, int32_t n_prompt)
 {
-    s->work[s->n_work] = (struct engine_work){ row->row, n_prompt };
+    s->work[s->n_work] = (struct engine_work){ row->row, n_prompt > 0 ? n_prompt : 1 };
     s->work_rows[s->n_work++] = row;
     s->n_step_prompt += n_prompt;
 }
@@ -318,12 +323,12 @@ static void sched_forward(struct sched *s)
 }
 
 /* Hand one row's part of the step on. */
-static void sched_route_row(struct sched *s, struct sched_row *row, const struct engine_work *work,
-                            const struct engine_result *res)
+static void sched_route_row(struct sched *s, struct sched_row *row, const struct engine_result *res)
 {
-    row->n_left -= work->n_prompt;
-    s->stats.prompt_tokens += work->n_prompt;
-    if (work->n_prompt > 0 && row->n_left == 0)
+    int32_t n_prompt = row->n_left > 0 ? res->n_taken : 0;
+    row->n_left -= n_prompt;
+    s->stats.prompt_tokens += n_prompt;
+    if (n_prompt > 0 && row->n_left == 0)
         row->prompt_done_us = clock_us();
     for (int32_t i = 0; i < res->n_tokens; i++) {
         struct sched_event ev = { .kind = SCHED_EVENT_TOKEN, .id = row->request->id };
@@ -348,7 +353,7 @@ static void sched_route_row(struct sched *s, struct sched_row *row, const struct
 static void sched_route(struct sched *s)
 {
     for (int32_t i = 0; i < s->n_work; i++)
-        sched_route_row(s, s->work_rows[i], &s->work[i], &s->results[i]);
+        sched_route_row(s, s->work_rows[i], &s->results[i]);
 }
 
 /* One turn, over and over. The order of the stages is part of the design:

@@ -149,18 +149,17 @@ static enum err_code answer_compute(struct lab *lab, const struct exact_request 
 {
     row_id row;
     struct engine_result res = { 0 };
-    struct engine_work work = { .n_prompt = req->engine.n_prompt };
+    struct engine_work work = { .n_tokens = EXACT_STEP_ROWS };
     enum err_code code = lab->engine->ops->open(lab->engine, &req->engine, &row, err);
     if (code)
         return code;
     work.row = row;
+    code = lab->engine->ops->grow(lab->engine, row, INT32_MAX, err);
     answer_len = 0;
     answer_border = 0;
-    int32_t left = req->engine.n_prompt, n = 0;
+    int32_t n = 0;
     while (!code && res.finish == FINISH_NONE) {
-        work.n_prompt = left < EXACT_STEP_ROWS ? left : EXACT_STEP_ROWS;
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
-        left -= work.n_prompt;
         if (code || res.n_tokens == 0)
             continue;
         if (answer_border == 0 && ++n > req->engine.max_tokens / 2)

@@ -120,7 +120,8 @@ static enum err_code row_open(struct lab *lab, const struct exact_request *req,
 {
     row->is_open = true;
     row->left = req->engine.n_prompt;
-    return lab->engine->ops->open(lab->engine, &req->engine, &row->row, err);
+    enum err_code code = lab->engine->ops->open(lab->engine, &req->engine, &row->row, err);
+    return code ? code : lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
 }
 
 static void row_close(struct lab *lab, struct runner_row *row)
@@ -142,9 +143,9 @@ static enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exac
         int32_t take = chunk > 0 && chunk < row.left ? chunk : row.left;
         if (take > EXACT_STEP_ROWS)
             take = EXACT_STEP_ROWS;
-        struct engine_work work = { .row = row.row, .n_prompt = take };
+        struct engine_work work = { .row = row.row, .n_tokens = take > 0 ? take : 1 };
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
-        row.left -= take;
+        row.left -= row.left > 0 ? res.n_taken : 0;
         if (!code && row.left == 0)
             record_add(record, &res);
     }
@@ -206,9 +207,10 @@ static int32_t mixed_plan(const struct mixed *m, struct engine_work *work, int *
         int32_t take = 1 + (int32_t)(mixed_random(m, 500 + (uint32_t)i) % 40);
         take = take < row->left ? take : row->left;
         take = take < room ? take : room;
-        room -= take > 0 ? take : 1;
+        take = take > 0 ? take : 1;
+        room -= take;
         which[n] = i;
-        work[n++] = (struct engine_work){ .row = row->row, .n_prompt = take };
+        work[n++] = (struct engine_work){ .row = row->row, .n_tokens = take };
     }
     return n;
 }
@@ -226,7 +228,7 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
         code = runner_check(engine_model_runner(m->lab->engine), err);
     for (int32_t k = 0; k < n && !code; k++) {
         struct runner_row *row = &m->rows[which[k]];
-        row->left -= work[k].n_prompt;
+        row->left -= row->left > 0 ? res[k].n_taken : 0;
         bool is_stranger = which[k] == m->n;
         if (row->left == 0 && !is_stranger)
             record_add(&records[which[k]], &res[k]);
@@ -264,6 +266,7 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
 static enum err_code digest_step(struct runner *r, struct runner_item *item, struct sha *sha,
                                  struct err *err)
 {
+    item->n_out = item->n;
     enum err_code code = runner_step(r, item, 1, err);
     if (code)
         return code;
@@ -282,11 +285,13 @@ enum err_code lab_digest(struct lab *lab, const int32_t *ids, int32_t n, int32_t
                                 .max_out = 16,
                                 .cache_type = DTYPE_F16 };
     struct runner *r = NULL;
-    struct runner_item item = { .out = RUNNER_OUT_ALL };
+    struct runner_item item = { 0 };
     struct sha *sha = sha_new();
     enum err_code code = runner_new(&o, &r, err);
     if (!code)
-        code = runner_open(r, n + n_new, &item.seq, err);
+        code = runner_open(r, &item.seq, err);
+    if (!code)
+        code = runner_reserve(r, item.seq, n + n_new, err);
     for (int32_t at = 0; at < n && !code; at += item.n) {
         item.ids = ids + at;
         item.n = n - at < 16 ? n - at : 16;

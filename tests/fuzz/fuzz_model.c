@@ -69,8 +69,10 @@ static void run_row(struct engine *e, const struct tokenizer *t)
     assert_said(code, &err);
     if (code)
         return;
+    code = e->ops->grow(e, row, INT32_MAX, &err);
+    BUG_ON(code); /* the context fits in the cache */
     for (int i = 0; i < FUZZ_STEPS && !code; i++) {
-        struct engine_work work = { .row = row, .n_prompt = i == 0 ? req.n_prompt : 0 };
+        struct engine_work work = { .row = row, .n_tokens = req.n_prompt };
         struct engine_result result = { 0 };
         code = e->ops->step(e, &work, 1, &result, &err);
         assert_said(code, &err);

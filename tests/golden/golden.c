@@ -104,13 +104,15 @@ static enum err_code check_row(struct golden_lab *lab, const struct json *row, s
     int n_prompt = read_ids(json_get(row, "prompt"), ids, 0);
     int n = read_ids(json_get(row, "greedy"), ids, n_prompt);
     const struct json *gaps = json_get(row, "gap");
-    struct runner_item item = { .out = RUNNER_OUT_ALL };
-    enum err_code code = runner_open(lab->runner, n, &item.seq, err);
+    struct runner_item item = { 0 };
+    enum err_code code = runner_open(lab->runner, &item.seq, err);
     if (code)
         return code;
+    code = runner_reserve(lab->runner, item.seq, n, err);
     for (int at = 0; at < n && !code; at += item.n) {
         item.ids = ids + at;
         item.n = n - at < STEP_ROWS ? n - at : STEP_ROWS;
+        item.n_out = item.n;
         code = runner_step(lab->runner, &item, 1, err);
         for (int i = 0; i < item.n && !code; i++) {
             int pos = at + i + 1 - n_prompt; /* of the answer */

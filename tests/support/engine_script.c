@@ -207,23 +207,46 @@ static enum err_code script_step(struct engine *e, const struct engine_work *wor
     int64_t us = s->config.step_us;
     int32_t n_tokens = 0;
     for (int32_t i = 0; i < n; i++) {
-        n_tokens += work[i].n_tokens > 0 ? work[i].n_prompt : 1;
-        us += work[i].n_tokens * s->config.prompt_us;
+        const struct script_row *row = &s->rows[work[i].row];
+        n_tokens += work[i].n_tokens;
+        us += row->n_taken < row->n_prompt ? work[i].n_tokens * s->config.prompt_us : 0;
     }
     BUG_ON(n_tokens > e->info.max_step_rows);
     script_sleep(us);
     for (int32_t i = 0; i < n; i++) {
         struct script_row *row = &s->rows[work[i].row];
-        BUG_ON(!row->is_open || row->n_taken + work[i].n_tokens > row->n_prompt);
-        BUG_ON((work[i].n_tokens == 0) != (row->n_taken == row->n_prompt));
-        results[i] = (struct engine_result){ .row = work[i].row, .text_safe = row->text_safe };
+        int32_t n_ids = row->n_prompt + row->n_tokens;
+        BUG_ON(!row->is_open || work[i].n_tokens < 1 || row->n_taken + work[i].n_tokens > n_ids);
+        results[i] = (struct engine_result){ .row = work[i].row,
+                                             .n_taken = work[i].n_tokens,
+                                             .text_safe = row->text_safe };
         row->n_taken += work[i].n_tokens;
         if (row->breaks_step)
             return err_set(err, ERR_IO, "the device is gone");
-        if (row->n_taken == row->n_prompt)
+        if (row->n_taken == n_ids)
             script_decode(row, &results[i]);
     }
     return ERR_OK;
+}
+
+static enum err_code script_grow(struct engine *e, row_id id, int32_t n_tokens, struct err *err)
+{
+    return ERR_OK;
+}
+
+static int32_t script_share(struct engine *e, row_id id, row_id from)
+{
+    return 0;
+}
+
+static void script_rewind(struct engine *e, row_id id)
+{
+    ((struct engine_script *)e)->rows[id].n_taken = 0;
+}
+
+static void script_usage(const struct engine *e, struct engine_usage *out)
+{
+    *out = (struct engine_usage){ 0 };
 }
 
 static void script_free(struct engine *e)
@@ -236,6 +259,10 @@ static void script_free(struct engine *e)
 
 static const struct engine_ops script_ops = {
     .open = script_open,
+    .grow = script_grow,
+    .share = script_share,
+    .rewind = script_rewind,
+    .usage = script_usage,
     .step = script_step,
     .close = script_close,
     .free = script_free,
