@@ -65,14 +65,19 @@ static enum err_code load_cache_type(struct load *l, struct err *err)
     static const struct {
         const char *name;
         enum dtype type;
-    } types[] = { { "f16", DTYPE_F16 }, { "bf16", DTYPE_BF16 }, { "f32", DTYPE_F32 } };
+    } types[] = { { "f16", DTYPE_F16 },
+                  { "bf16", DTYPE_BF16 },
+                  { "f32", DTYPE_F32 },
+                  { "q8", DTYPE_KV_Q8 },
+                  { "q4", DTYPE_KV_Q4 } };
     const char *name = l->o->cache_type ? l->o->cache_type : "f16";
     for (size_t i = 0; i < ARRAY_LEN(types); i++)
         if (strcmp(types[i].name, name) == 0) {
             l->cache_type = types[i].type;
             return ERR_OK;
         }
-    return err_set(err, ERR_INVALID, "--cache-type: '%s' is not one of f16, bf16, f32", name);
+    return err_set(err, ERR_INVALID, "--cache-type: '%s' is not one of f16, bf16, f32, q8, q4",
+                   name);
 }
 
 static void load_progress(void *ctx, int32_t done, int32_t all)

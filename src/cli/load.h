@@ -65,7 +65,7 @@ struct load_options {
           1 << 20,                                                                     \
           1e15 },                                                                      \
     {                                                                                  \
-        "cache-type", "T", "element type of the cache: f16, bf16 or f32; default f16", \
+        "cache-type", "T", "type of the cache: f16, bf16, f32, q8 or q4; default f16", \
             CLI_FLAG_STRING, offsetof(type, field.cache_type), 0, 0                    \
     }
 

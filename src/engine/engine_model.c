@@ -392,11 +392,13 @@ static const struct engine_ops engine_model_ops = {
     .free = engine_model_free,
 };
 
-void engine_model_fingerprint(const char *weights_digest, const char *numerics, char out[20])
+void engine_model_fingerprint(const char *weights_digest, const char *numerics,
+                              enum dtype cache_type, char out[20])
 {
     char text[160];
     uint64_t h = 14695981039346656037u; /* FNV-1a, 64 bits: an identity, not a secret */
-    snprintf(text, sizeof(text), "%s/%s/%s", weights_digest, PLUMB_VERSION, numerics);
+    snprintf(text, sizeof(text), "%s/%s/%s/%s", weights_digest, PLUMB_VERSION, numerics,
+             dtype_info(cache_type)->name);
     for (const char *p = text; *p; p++)
         h = (h ^ (unsigned char)*p) * 1099511628211u;
     snprintf(out, 20, "fp_%012llx", (unsigned long long)(h >> 16));
@@ -433,7 +435,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->rows = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->rows));
     em->items = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->items));
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
-    engine_model_fingerprint(o->weights_digest, ENGINE_NUMERICS, em->fingerprint);
+    engine_model_fingerprint(o->weights_digest, ENGINE_NUMERICS, o->cache_type, em->fingerprint);
     em->base.info = (struct engine_info){ .model_id = em->model_id,
                                           .fingerprint = em->fingerprint,
                                           .n_vocab = (int32_t)m->n_vocab,

@@ -34,7 +34,9 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
 /* The engine's runner, for tests: runner_check after every operation. */
 const struct runner *engine_model_runner(const struct engine *e);
 
-/* "fp_" and 12 hex digits of a hash over the weights' digest, the program's version and the backend's numerics. out[20]. */
-void engine_model_fingerprint(const char *weights_digest, const char *numerics, char out[20]);
+/* "fp_" and 12 hex digits of a hash over the weights' digest, the program's version, the backend's numerics and the cache's type:
+ * what the bits of an answer depend on beside the request. out[20]. */
+void engine_model_fingerprint(const char *weights_digest, const char *numerics,
+                              enum dtype cache_type, char out[20]);
 
 #endif

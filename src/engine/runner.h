@@ -20,7 +20,7 @@ struct runner_options {
     int32_t max_seqs;      /* sequences open at a time */
     int32_t max_rows;      /* tokens in one step, all sequences together */
     int32_t max_out;       /* rows of one step with logits */
-    enum dtype cache_type; /* F16, BF16 or F32 */
+    enum dtype cache_type; /* F16, BF16, F32, KV_Q8 or KV_Q4 */
 };
 
 #define RUNNER_KV_DEFAULT ((int64_t)1 << 30)

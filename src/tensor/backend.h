@@ -64,7 +64,7 @@ enum glu_kind { GLU_KIND_SILU, GLU_KIND_GELU_TANH };
 
 /* One layer's key-value cache: a slab of n_pages pages. The page layout is the backend's. */
 struct kv_layer {
-    enum dtype type; /* F16, BF16, F32 */
+    enum dtype type; /* F16, BF16, F32, KV_Q8, KV_Q4 */
     int n_kv_heads;  /* G */
     int head_dim;    /* K */
     int n_pages;
@@ -124,7 +124,8 @@ struct backend_ops {
     /* In place on n_heads heads of size K per row at position pos[t].   pos [T] host memory */
     void (*rope)(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
                  const int32_t *pos);
-    /* Write k and v [T][G*K] of the rows into the sequences' pages, rounded to the layer's type (nearest even). */
+    /* Write k and v [T][G*K] of the rows into the sequences' pages, rounded to the layer's type (nearest even;
+     * KV_Q8 and KV_Q4: kvq.h, where a non-finite value fails its row). */
     void (*kv_store)(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                      const struct seq_view *seqs, int n_seqs);
     /* Page dst becomes a copy of page src: all its positions, unwritten ones included.   0 <= src, dst < kv->n_pages */
@@ -142,7 +143,7 @@ struct backend_ops {
     /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
     /* begin(T) clears the flags of rows [0, T). failed sets flags[t] |= 1 for each row t < T in which a non-finite value
-     * met linear or attention since begin. flags [T] host memory. A row is a row of the tensor that the op got: where rows
+     * met linear, attention or (quantised types) kv_store since begin. flags [T] host memory. A row is a row of the tensor that the op got: where rows
      * are gathered in between (the vocabulary head), ask before and begin again with the new count. */
     void (*begin)(struct backend *be, int n_rows);
     void (*failed)(struct backend *be, uint8_t *flags);

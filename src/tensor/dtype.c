@@ -43,6 +43,8 @@ static const struct dtype_info dtype_table[DTYPE_COUNT] = {
     SIZED(NVFP4, 64, 36),
     SIZED(Q1_0, 128, 18),
     SIZED(Q2_0, 64, 18),
+    [DTYPE_KV_Q8] = { "Q8", 64, 68, false },
+    [DTYPE_KV_Q4] = { "Q4", 64, 36, false },
 };
 
 const struct dtype_info *dtype_info(enum dtype type)

@@ -43,6 +43,9 @@ enum dtype {
     DTYPE_NVFP4,
     DTYPE_Q1_0,
     DTYPE_Q2_0,
+    /* Of caches alone: kvq.h. A row of them has scales beside it, so they have no size here but that of a whole group. */
+    DTYPE_KV_Q8,
+    DTYPE_KV_Q4,
     DTYPE_COUNT
 };
 

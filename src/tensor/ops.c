@@ -1,4 +1,5 @@
 #include "tensor/ops.h"
+#include "tensor/kvq.h"
 
 struct tensor tensor_of(float *data, int64_t rows, int64_t cols)
 {
@@ -100,7 +101,8 @@ void ops_rope(struct backend *be, struct tensor x, const struct rope *r, int hea
 
 static void check_kv(const struct kv_layer *kv)
 {
-    BUG_ON(kv->type != DTYPE_F16 && kv->type != DTYPE_BF16 && kv->type != DTYPE_F32);
+    BUG_ON(kv->type != DTYPE_F16 && kv->type != DTYPE_BF16 && kv->type != DTYPE_F32 &&
+           !kvq_is(kv->type));
     BUG_ON(kv->n_kv_heads <= 0 || kv->head_dim <= 0 || kv->head_dim > BACKEND_HEAD_DIM_MAX);
 }
 

@@ -128,13 +128,21 @@ static void run_attention(void *ctx)
     ops_attention(b->be, b->out, b->q, &b->kv, &b->seq, 1, &b->p);
 }
 
-static void bench_attention_case(struct bench *k, int kv_heads, int per, int d, int pos, int rows)
+static void run_store(void *ctx)
+{
+    struct attn_bench *b = ctx;
+    ops_begin(b->be, (int)b->k.rows);
+    ops_kv_store(b->be, &b->kv, b->k, b->k, &b->seq, 1);
+}
+
+static void bench_attention_case(struct bench *k, enum dtype type, int kv_heads, int per, int d,
+                                 int pos, int rows)
 {
     struct attn_bench b = { .be = k->be };
     int n_pages = (pos + rows) / KV_PAGE_TOKENS + 1;
     int32_t *pages = mem_alloc(MEM_CAT_SCRATCH, (size_t)n_pages * sizeof(*pages));
-    size_t page = k->be->ops->kv_page_bytes(k->be, DTYPE_F16, kv_heads, d);
-    b.kv = (struct kv_layer){ DTYPE_F16, kv_heads, d, n_pages,
+    size_t page = k->be->ops->kv_page_bytes(k->be, type, kv_heads, d);
+    b.kv = (struct kv_layer){ type, kv_heads, d, n_pages,
                               k->be->ops->alloc(k->be, MEM_CAT_KV, page * (size_t)n_pages) };
     BUG_ON(!b.kv.data);
     for (int i = 0; i < n_pages; i++)
@@ -149,9 +157,12 @@ static void bench_attention_case(struct bench *k, int kv_heads, int per, int d, 
     double us = best_us(k, run_attention, &b);
     double bytes = (double)page * (pos + rows) / KV_PAGE_TOKENS;
     double ops = 4.0 * rows * (pos + rows / 2.0) * (double)cols;
-    printf("attention/%s/%d %dx%d heads of %d, f16, %d rows at %d: %.1f us, %.2f GB/s, %.1f GOPS\n",
-           k->level, k->threads, kv_heads, per, d, rows, pos, us, bytes / us * 1e-3,
-           ops / us * 1e-3);
+    b.k = tensor_of(q, rows, (int64_t)kv_heads * d);
+    double store = best_us(k, run_store, &b);
+    printf("attention/%s/%d %dx%d heads of %d, %s, %d rows at %d: %.1f us, %.2f GB/s, %.1f GOPS; "
+           "store %.2f us\n",
+           k->level, k->threads, kv_heads, per, d, dtype_info(type)->name, rows, pos, us,
+           bytes / us * 1e-3, ops / us * 1e-3, store);
     k->be->ops->free(k->be, MEM_CAT_KV, b.kv.data, page * (size_t)n_pages);
     mem_free(MEM_CAT_SCRATCH, q);
     mem_free(MEM_CAT_SCRATCH, pages);
@@ -214,6 +225,7 @@ static void bench_rows(struct bench *k)
 
 static void bench_level(const char *filter, int threads, enum cpu_level level)
 {
+    static const enum dtype types[] = { DTYPE_F16, DTYPE_KV_Q8, DTYPE_KV_Q4 };
     struct bench k = { .filter = filter };
     struct cpu_options o = { .threads = threads, .level = level };
     struct err err = { 0 };
@@ -225,12 +237,14 @@ static void bench_level(const char *filter, int threads, enum cpu_level level)
     }
     bench_linear(&k);
     if (!filter || strstr("attention", filter)) {
-        bench_attention_case(&k, 2, 6, 128, 4096, 1);
-        bench_attention_case(&k, 2, 7, 64, 4096, 1);
-        bench_attention_case(&k, 3, 3, 64, 4096, 1);
-        bench_attention_case(&k, 1, 4, 256, 4096, 1);
-        bench_attention_case(&k, 2, 6, 128, 0, 512);
-        bench_attention_case(&k, 3, 3, 64, 0, 512);
+        for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+            bench_attention_case(&k, types[i], 2, 6, 128, 4096, 1);
+            bench_attention_case(&k, types[i], 2, 7, 64, 4096, 1);
+            bench_attention_case(&k, types[i], 3, 3, 64, 4096, 1);
+            bench_attention_case(&k, types[i], 1, 4, 256, 4096, 1);
+            bench_attention_case(&k, types[i], 2, 6, 128, 0, 512);
+            bench_attention_case(&k, types[i], 3, 3, 64, 0, 512);
+        }
     }
     if (!filter || strstr("rows", filter))
         bench_rows(&k);

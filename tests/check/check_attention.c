@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "tensor/half.h"
+#include "tensor/kvq.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +10,8 @@
 
 #define P     KV_PAGE_TOKENS
 #define PAGES 96
+
+enum poison { POISON_NONE, POISON_QUERY, POISON_KEY, POISON_VALUE };
 
 struct attn_case {
     int kv_heads, per, head_dim;
@@ -20,7 +23,9 @@ struct attn_case {
     struct {
         int pos0, n_rows; /* [0, pos0) is stored first */
     } seq[3];
-    bool poison; /* a NaN in the query of the last row */
+    int n_pages; /* 0 = PAGES */
+    enum poison
+        poison; /* a value that is not finite in the last row's query, or a middle row's key or value */
 };
 
 struct side {
@@ -32,9 +37,10 @@ struct side {
 static void side_open(struct side *s, struct backend *be, const struct attn_case *k)
 {
     size_t page = be->ops->kv_page_bytes(be, k->type, k->kv_heads, k->head_dim);
+    int n_pages = k->n_pages ? k->n_pages : PAGES;
     s->be = be;
-    s->bytes = page * PAGES;
-    s->kv = (struct kv_layer){ k->type, k->kv_heads, k->head_dim, PAGES,
+    s->bytes = page * (size_t)n_pages;
+    s->kv = (struct kv_layer){ k->type, k->kv_heads, k->head_dim, n_pages,
                                be->ops->alloc(be, MEM_CAT_KV, s->bytes) };
     memset(s->kv.data, 0xFF, s->bytes); /* what is not written is NaN */
 }
@@ -64,6 +70,7 @@ static void make_pages(const struct attn_case *k, int s, bool drop, int32_t page
 
 struct keys { /* of one sequence: [pos][kv_heads * head_dim] */
     float *k, *v;
+    float *rk, *rv; /* as the cache holds them */
     int n;
 };
 
@@ -115,11 +122,25 @@ static void run_side(struct side *s, const struct attn_case *k, const struct key
     mem_free(MEM_CAT_SCRATCH, nv);
 }
 
-static float rounded(enum dtype type, float x)
+/* What a cache of the type holds of x [n], a run of heads. */
+static void round_heads(enum dtype type, float *y, const float *x, int64_t n, int head_dim)
 {
-    if (type == DTYPE_F16)
-        return f16_to_f32(f32_to_f16(x));
-    return type == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x;
+    struct kvq_group q;
+    if (!kvq_is(type)) {
+        for (int64_t i = 0; i < n; i++)
+            y[i] = type == DTYPE_F16    ? f16_to_f32(f32_to_f16(x[i]))
+                   : type == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x[i]))
+                                        : x[i];
+        return;
+    }
+    for (int64_t h = 0; h < n; h += head_dim)
+        for (int g = 0; g < kvq_groups(head_dim); g++) {
+            int64_t at = h + g * KVQ_GROUP;
+            int len = kvq_group_len(head_dim, g);
+            BUG_ON(!kvq_quantise(&q, x + at, len, kvq_top(type)));
+            for (int i = 0; i < len; i++)
+                y[at + i] = kvq_value(q.codes[i], q.scale, q.bias);
+        }
 }
 
 /* Softmax attention in double over the rounded keys and values: relative error of each head's vector. */
@@ -139,14 +160,14 @@ static double worst_error(const struct attn_case *k, const struct keys *keys, st
                     int64_t at = (int64_t)(j * k->kv_heads + h / k->per) * d;
                     double dot = 0;
                     for (int i = 0; i < d; i++)
-                        dot += (double)q.data[row * q.stride + h * d + i] *
-                               (double)rounded(k->type, keys[s].k[at + i]);
+                        dot +=
+                            (double)q.data[row * q.stride + h * d + i] * (double)keys[s].rk[at + i];
                     dot /= sqrt(d);
                     if (k->softcap > 0)
                         dot = (double)k->softcap * tanh(dot / (double)k->softcap);
                     sum += exp(dot);
                     for (int i = 0; i < d; i++)
-                        acc[i] += exp(dot) * (double)rounded(k->type, keys[s].v[at + i]);
+                        acc[i] += exp(dot) * (double)keys[s].rv[at + i];
                 }
                 for (int i = 0; i < d; i++) {
                     double e = (double)out.data[row * out.stride + h * d + i] - acc[i] / sum;
@@ -160,10 +181,36 @@ static double worst_error(const struct attn_case *k, const struct keys *keys, st
     return worst;
 }
 
+static void keys_new(struct keys *keys, const struct attn_case *k, int n)
+{
+    int64_t all = (int64_t)n * k->kv_heads * k->head_dim;
+    keys->n = n;
+    keys->k = mem_alloc(MEM_CAT_SCRATCH, (size_t)(4 * all) * sizeof(float));
+    keys->v = keys->k + all;
+    keys->rk = keys->k + 2 * all;
+    keys->rv = keys->k + 3 * all;
+    check_fill(keys->k, (size_t)(2 * all), 0);
+    round_heads(k->type, keys->rk, keys->k, 2 * all, k->head_dim);
+}
+
+/* The row of the step that must fail, or -1. */
+static int poison(const struct attn_case *k, struct tensor q, struct keys *keys)
+{
+    int rows = total_rows(k), t = k->seq[0].n_rows / 2, d = k->head_dim;
+    int64_t at = (int64_t)((k->seq[0].pos0 + t) * k->kv_heads + k->kv_heads - 1) * d + d - 1;
+    if (k->poison == POISON_QUERY)
+        q.data[(rows - 1) * q.stride + 1] = NAN;
+    if (k->poison == POISON_KEY)
+        keys->k[at] = NAN;
+    if (k->poison == POISON_VALUE)
+        keys->v[at] = t % 2 ? INFINITY : 65536; /* over f16: the group fails as well */
+    return k->poison == POISON_NONE ? -1 : k->poison == POISON_QUERY ? rows - 1 : t;
+}
+
 static void check_case(struct check *c, const struct attn_case *k, int number)
 {
     int rows = total_rows(k), heads = k->kv_heads * k->per;
-    int64_t q_cols = (int64_t)heads * k->head_dim, kv_cols = (int64_t)k->kv_heads * k->head_dim;
+    int64_t q_cols = (int64_t)heads * k->head_dim;
     struct keys keys[3];
     float sinks[64];
     uint8_t flags[2][1024];
@@ -171,18 +218,12 @@ static void check_case(struct check *c, const struct attn_case *k, int number)
     struct check_buf want = check_buf_new(rows, q_cols, q_cols + 1);
     struct check_buf got = check_buf_new(rows, q_cols, q_cols + 1);
     for (int s = 0; s < k->n_seqs; s++) {
-        keys[s].n = k->seq[s].pos0 + k->seq[s].n_rows;
-        size_t n = (size_t)(keys[s].n * kv_cols);
-        keys[s].k = mem_alloc(MEM_CAT_SCRATCH, n * sizeof(float));
-        keys[s].v = mem_alloc(MEM_CAT_SCRATCH, n * sizeof(float));
-        check_fill(keys[s].k, n, 0);
-        check_fill(keys[s].v, n, 0);
+        keys_new(&keys[s], k, k->seq[s].pos0 + k->seq[s].n_rows);
     }
     check_fill(sinks, ARRAY_LEN(sinks), 0);
     for (int t = 0; t < rows; t++)
         check_fill(q.t.data + t * q.t.stride, (size_t)q_cols, 0);
-    if (k->poison)
-        q.t.data[(rows - 1) * q.t.stride + 1] = NAN;
+    int failing = poison(k, q.t, &keys[0]);
     struct side ref, cpu;
     side_open(&ref, c->ref, k);
     run_side(&ref, k, keys, q.t, want.t, sinks, flags[0]);
@@ -191,8 +232,8 @@ static void check_case(struct check *c, const struct attn_case *k, int number)
         check_that(c, e < 2e-5, "attention-fp64 case %d: relative error %g", number, e);
     }
     for (int t = 0; t < rows; t++)
-        check_that(c, flags[0][t] == (k->poison && t == rows - 1),
-                   "attention case %d: row %d flag %d", number, t, flags[0][t]);
+        check_that(c, flags[0][t] == (t == failing), "attention case %d: row %d flag %d", number, t,
+                   flags[0][t]);
     for (int b = 0; b < c->n_cpu; b++) {
         side_open(&cpu, c->cpu[b].be, k);
         check_buf_reset(&got);
@@ -207,7 +248,6 @@ static void check_case(struct check *c, const struct attn_case *k, int number)
     side_close(&ref);
     for (int s = 0; s < k->n_seqs; s++) {
         mem_free(MEM_CAT_SCRATCH, keys[s].k);
-        mem_free(MEM_CAT_SCRATCH, keys[s].v);
     }
     check_buf_free(&q);
     check_buf_free(&want);
@@ -216,31 +256,70 @@ static void check_case(struct check *c, const struct attn_case *k, int number)
 
 static const struct attn_case cases[] = {
     /* decode, short and long (blocks over threads), one and several kv heads */
-    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 0, 1 } }, false },
-    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 63, 1 } }, false },
-    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 64, 1 } }, false },
-    { 1, 4, 256, DTYPE_F16, 0, 0, false, 1, { { 1500, 1 } }, false },
-    { 2, 7, 64, DTYPE_F16, 0, 0, false, 1, { { 1999, 1 } }, false },
-    { 1, 7, 64, DTYPE_F32, 0, 0, true, 1, { { 1200, 2 } }, false },
+    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 0, 1 } }, 0, POISON_NONE },
+    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 63, 1 } }, 0, POISON_NONE },
+    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 64, 1 } }, 0, POISON_NONE },
+    { 1, 4, 256, DTYPE_F16, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE },
+    { 2, 7, 64, DTYPE_F16, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE },
+    { 1, 7, 64, DTYPE_F32, 0, 0, true, 1, { { 1200, 2 } }, 0, POISON_NONE },
     /* prefill, whole and in the middle */
-    { 3, 3, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 200 } }, false },
-    { 3, 3, 64, DTYPE_BF16, 0, 0, false, 1, { { 50, 77 } }, false },
-    { 1, 4, 256, DTYPE_F16, 100, 0, false, 1, { { 300, 130 } }, false },
-    { 2, 2, 128, DTYPE_F32, 0, 30, true, 1, { { 10, 65 } }, false },
+    { 3, 3, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 200 } }, 0, POISON_NONE },
+    { 3, 3, 64, DTYPE_BF16, 0, 0, false, 1, { { 50, 77 } }, 0, POISON_NONE },
+    { 1, 4, 256, DTYPE_F16, 100, 0, false, 1, { { 300, 130 } }, 0, POISON_NONE },
+    { 2, 2, 128, DTYPE_F32, 0, 30, true, 1, { { 10, 65 } }, 0, POISON_NONE },
     /* windows that cut blocks and drop pages */
-    { 1, 4, 64, DTYPE_F16, 128, 0, false, 1, { { 1000, 1 } }, false },
-    { 1, 4, 64, DTYPE_F16, 1, 0, false, 1, { { 70, 3 } }, false },
-    { 2, 1, 64, DTYPE_BF16, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, false },
+    { 1, 4, 64, DTYPE_F16, 128, 0, false, 1, { { 1000, 1 } }, 0, POISON_NONE },
+    { 1, 4, 64, DTYPE_F16, 1, 0, false, 1, { { 70, 3 } }, 0, POISON_NONE },
+    { 2, 1, 64, DTYPE_BF16, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, 0, POISON_NONE },
     /* several sequences in one step: decode and prefill mixed */
-    { 2, 3, 64, DTYPE_F16, 0, 0, false, 3, { { 333, 1 }, { 0, 40 }, { 129, 5 } }, false },
-    { 1, 1, 80, DTYPE_F16, 0, 0, false, 3, { { 64, 1 }, { 127, 1 }, { 128, 1 } }, false },
+    { 2, 3, 64, DTYPE_F16, 0, 0, false, 3, { { 333, 1 }, { 0, 40 }, { 129, 5 } }, 0, POISON_NONE },
+    { 1, 1, 80, DTYPE_F16, 0, 0, false, 3, { { 64, 1 }, { 127, 1 }, { 128, 1 } }, 0, POISON_NONE },
     /* head sizes that are no multiple of a register; many heads on one kv head */
-    { 2, 2, 12, DTYPE_F16, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, false },
-    { 1, 3, 40, DTYPE_BF16, 20, 0, false, 1, { { 100, 7 } }, false },
-    { 1, 50, 32, DTYPE_F16, 0, 0, false, 1, { { 900, 3 } }, false },
+    { 2, 2, 12, DTYPE_F16, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, 0, POISON_NONE },
+    { 1, 3, 40, DTYPE_BF16, 20, 0, false, 1, { { 100, 7 } }, 0, POISON_NONE },
+    { 1, 50, 32, DTYPE_F16, 0, 0, false, 1, { { 900, 3 } }, 0, POISON_NONE },
     /* a query that is not finite fails its row alone */
-    { 2, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 70, 5 } }, true },
-    { 1, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 1400, 1 } }, true },
+    { 2, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_QUERY },
+    { 1, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_QUERY },
+    /* quantised caches: decode over one and several threads, prefill, windows, several sequences, short last groups */
+    { 2, 6, 128, DTYPE_KV_Q8, 0, 0, false, 1, { { 63, 1 } }, 0, POISON_NONE },
+    { 2, 6, 128, DTYPE_KV_Q4, 0, 0, false, 1, { { 64, 1 } }, 0, POISON_NONE },
+    { 2, 7, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE },
+    { 1, 4, 256, DTYPE_KV_Q4, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE },
+    { 3, 3, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 50, 177 } }, 0, POISON_NONE },
+    { 1, 4, 256, DTYPE_KV_Q4, 100, 0, false, 1, { { 300, 130 } }, 0, POISON_NONE },
+    { 2, 1, 64, DTYPE_KV_Q4, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, 0, POISON_NONE },
+    { 2,
+      3,
+      64,
+      DTYPE_KV_Q8,
+      0,
+      0,
+      false,
+      3,
+      { { 333, 1 }, { 0, 40 }, { 129, 5 } },
+      0,
+      POISON_NONE },
+    { 1,
+      2,
+      80,
+      DTYPE_KV_Q8,
+      0,
+      0,
+      false,
+      3,
+      { { 64, 1 }, { 127, 1 }, { 128, 1 } },
+      0,
+      POISON_NONE },
+    { 1, 2, 80, DTYPE_KV_Q4, 0, 0, false, 2, { { 64, 1 }, { 127, 9 } }, 0, POISON_NONE },
+    { 2, 2, 12, DTYPE_KV_Q4, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, 0, POISON_NONE },
+    { 1, 3, 97, DTYPE_KV_Q8, 20, 0, false, 1, { { 100, 7 } }, 0, POISON_NONE },
+    { 1, 3, 97, DTYPE_KV_Q4, 0, 0, false, 1, { { 60, 7 } }, 0, POISON_NONE },
+    { 2, 2, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_QUERY },
+    { 2, 2, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_KEY },
+    { 2, 2, 80, DTYPE_KV_Q4, 0, 0, false, 1, { { 0, 70 } }, 0, POISON_VALUE },
+    { 1, 2, 96, DTYPE_KV_Q4, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_KEY },
+    { 1, 2, 96, DTYPE_KV_Q8, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_VALUE },
 };
 
 /* Page 2 becomes page 5 and no other byte of the slab changes; a page onto itself changes nothing. */
@@ -269,6 +348,8 @@ static void check_copies(struct check *c)
         { .kv_heads = 2, .head_dim = 64, .type = DTYPE_F16 },
         { .kv_heads = 3, .head_dim = 12, .type = DTYPE_BF16 },
         { .kv_heads = 1, .head_dim = 80, .type = DTYPE_F32 },
+        { .kv_heads = 2, .head_dim = 64, .type = DTYPE_KV_Q8 },
+        { .kv_heads = 1, .head_dim = 97, .type = DTYPE_KV_Q4 },
     };
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         check_copy(c, c->ref, "ref", &shapes[i]);
@@ -277,11 +358,83 @@ static void check_copies(struct check *c)
     }
 }
 
+/* Numbers that no cache type holds as they are: denormals, both zeros, over the range, infinities, NaN, constant groups. */
+static void fill_odd(float *x, int64_t n)
+{
+    static const float odd[] = { -0.0f,   0x1p-149f, -0x1p-130f, 0x1p-24f, 65519.0f, 65520.0f,
+                                 3.4e38f, -3.4e38f,  INFINITY,   NAN,      1e-5f,    -7.0f };
+    for (int64_t i = 0; i < n; i += KVQ_GROUP) {
+        int64_t m = n - i < KVQ_GROUP ? n - i : KVQ_GROUP;
+        float v = odd[check_rand() % ARRAY_LEN(odd)];
+        if (check_rand() % 3 == 0)
+            for (int64_t k = 0; k < m; k++)
+                x[i + k] = v * (check_rand() % 4 ? 1.0f : check_normal());
+        else if (check_rand() % 2)
+            x[i + (int64_t)(check_rand() % (uint32_t)m)] = v;
+    }
+}
+
+/* kv_store alone: bytes of the whole slab and flags, for every kind of number and head size. */
+static void check_store(struct check *c, enum dtype type, int head_dim, int kind)
+{
+    struct attn_case k = {
+        .kv_heads = 2, .head_dim = head_dim, .type = type, .n_seqs = 1, .n_pages = 9
+    };
+    const int rows = 70, pos0 = 60;
+    int64_t cols = 2 * head_dim;
+    int32_t pages[PAGES];
+    struct check_buf x = check_buf_new(2 * rows, cols, cols + 3);
+    struct tensor kt = x.t, vt = x.t;
+    struct seq_view view = { 0, rows, pos0, pages };
+    uint8_t flags[2][70] = { { 0 } };
+    struct side ref, cpu;
+    make_pages(&k, 0, false, pages);
+    for (int t = 0; t < 2 * rows; t++) {
+        check_fill(x.t.data + t * x.t.stride, (size_t)cols, kind % CHECK_KINDS);
+        if (kind >= CHECK_KINDS)
+            fill_odd(x.t.data + t * x.t.stride, cols);
+    }
+    kt.rows = vt.rows = rows;
+    vt.data += rows * vt.stride;
+    side_open(&ref, c->ref, &k);
+    ops_begin(c->ref, rows);
+    ops_kv_store(c->ref, &ref.kv, kt, vt, &view, 1);
+    ops_failed(c->ref, flags[0]);
+    for (int b = 0; b < c->n_cpu; b++) {
+        side_open(&cpu, c->cpu[b].be, &k);
+        ops_begin(cpu.be, rows);
+        ops_kv_store(cpu.be, &cpu.kv, kt, vt, &view, 1);
+        memset(flags[1], 0, sizeof(flags[1]));
+        ops_failed(cpu.be, flags[1]);
+        check_that(c,
+                   memcmp(ref.kv.data, cpu.kv.data, ref.bytes) == 0 &&
+                       memcmp(flags[0], flags[1], sizeof(flags[0])) == 0,
+                   "kv_store/%s %s, heads of %d, kind %d", c->cpu[b].name, dtype_info(type)->name,
+                   head_dim, kind);
+        side_close(&cpu);
+    }
+    side_close(&ref);
+    check_buf_free(&x);
+}
+
+static void check_stores(struct check *c)
+{
+    static const enum dtype types[] = { DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_KV_Q8,
+                                        DTYPE_KV_Q4 };
+    static const int dims[] = { 1, 12, 33, 63, 64, 65, 80, 96, 127, 128, 256, 500, 512 };
+    for (size_t t = 0; t < ARRAY_LEN(types); t++)
+        for (size_t d = 0; d < ARRAY_LEN(dims); d += c->is_quick ? 3 : 1)
+            for (int kind = 0; kind < CHECK_KINDS + 3; kind++)
+                if (kvq_is(types[t]) || kind < CHECK_KINDS)
+                    check_store(c, types[t], dims[d], kind);
+}
+
 void check_attention(struct check *c)
 {
     if (!check_wants(c, "attention"))
         return;
     check_copies(c);
+    check_stores(c);
     for (int i = 0; i < (int)ARRAY_LEN(cases); i++)
         check_case(c, &cases[i], i);
 }

@@ -306,16 +306,18 @@ static void non_finite_values_end_their_row_only(void **state)
     lab_close(&lab);
 }
 
-static void the_fingerprint_tells_weights_and_numerics_apart(void **state)
+static void the_fingerprint_tells_what_the_bits_depend_on_apart(void **state)
 {
-    char a[20], b[20], c[20];
-    engine_model_fingerprint("d1", "cpu-1", a);
-    engine_model_fingerprint("d2", "cpu-1", b);
-    engine_model_fingerprint("d1", "cpu-2", c);
+    char a[20], b[20], c[20], d[20];
+    engine_model_fingerprint("d1", "cpu-1", DTYPE_F16, a);
+    engine_model_fingerprint("d2", "cpu-1", DTYPE_F16, b);
+    engine_model_fingerprint("d1", "cpu-2", DTYPE_F16, c);
+    engine_model_fingerprint("d1", "cpu-1", DTYPE_KV_Q8, d);
     assert_int_equal(strlen(a), 15);
     assert_memory_equal(a, "fp_", 3);
     assert_string_not_equal(a, b);
     assert_string_not_equal(a, c);
+    assert_string_not_equal(a, d);
 }
 
 static void rewinding_and_going_on_gives_the_same_logits(void **state)
@@ -428,7 +430,7 @@ int main(void)
         cmocka_unit_test(too_little_cache_is_an_error_with_the_arithmetic),
         cmocka_unit_test(a_step_refuses_what_cannot_be_meant),
         cmocka_unit_test(non_finite_values_end_their_row_only),
-        cmocka_unit_test(the_fingerprint_tells_weights_and_numerics_apart),
+        cmocka_unit_test(the_fingerprint_tells_what_the_bits_depend_on_apart),
         cmocka_unit_test(rewinding_and_going_on_gives_the_same_logits),
         cmocka_unit_test(every_allocation_failure_of_loading_is_an_error),
         cmocka_unit_test(every_family_is_found_by_its_architecture),

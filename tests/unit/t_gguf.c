@@ -326,7 +326,7 @@ static void every_published_tensor_type_is_listed(void **state)
             is_seen[weights_tensor_at(w, 0)->type] = true;
         weights_close(w);
     }
-    for (int t = 0; t < DTYPE_COUNT; t++)
+    for (int t = 0; t < DTYPE_KV_Q8; t++) /* from there on: types of caches */
         assert_true(is_seen[t]);
 }
 

@@ -1,4 +1,4 @@
-/* Attention over pages, and the pages' layout (as kernels/ref/ref_attention.c: K transposed per head, then V).
+/* Attention over pages (kv.c).
  *
  * A query is one head of one row. The queries of a kv head, row by row, are cut into slices; a slice walks the pages once,
  * widening each page's K and V once for all its queries. Blocks of 64 positions are computed each from nothing and merged in
@@ -46,11 +46,6 @@ struct attn_job {
         parts; /* [n_blocks][queries][head_dim + 2]: m, l, then weighted V; l < 0: not finite; l = 0: none */
 };
 
-size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
-{
-    return (size_t)n_kv_heads * (size_t)head_dim * P * 2 * (size_t)dtype_info(type)->block_bytes;
-}
-
 /* One per thread, and one for the state of attend_by_blocks. */
 #define SCRATCHES(threads) ((size_t)((threads) + 1) * sizeof(struct attn_scratch))
 
@@ -66,78 +61,6 @@ void cpu_attention_release(struct cpu_state *st, int threads)
     mem_free_big(MEM_CAT_SCRATCH, st->attn_scratch, SCRATCHES(threads));
     mem_free_big(MEM_CAT_SCRATCH, st->attn_parts, PART_FLOATS * sizeof(float));
 }
-
-/* K (v = 0) or V (v = 1) of head g in the page of block b. */
-static uint8_t *page_part(const struct kv_layer *kv, const struct seq_view *s, int32_t b, int g,
-                          int v)
-{
-    size_t page = cpu_kv_page_bytes(NULL, kv->type, kv->n_kv_heads, kv->head_dim);
-    size_t part = page / 2 / (size_t)kv->n_kv_heads;
-    int32_t i = s->pages[b];
-    BUG_ON(i < 0 || i >= kv->n_pages);
-    return kv->data + (size_t)i * page + (size_t)(2 * g + v) * part;
-}
-
-/* --- storing --- */
-
-struct store_job {
-    struct cpu_state *st;
-    struct kv_layer *kv;
-    struct tensor k, v;
-    const struct seq_view *seq;
-};
-
-static void store_head(const struct store_job *j, int32_t pos, int64_t row, int g)
-{
-    const struct kv_layer *kv = j->kv;
-    int n = kv->head_dim;
-    size_t size = (size_t)dtype_info(kv->type)->block_bytes;
-    uint8_t tmp[BACKEND_HEAD_DIM_MAX * 4];
-    uint8_t *kp = page_part(kv, j->seq, pos / P, g, 0) + (size_t)(pos % P) * size;
-    uint8_t *vp = page_part(kv, j->seq, pos / P, g, 1) + (size_t)(pos % P) * (size_t)n * size;
-    j->st->attn.narrow(vp, j->v.data + row * j->v.stride + g * n, n, kv->type);
-    j->st->attn.narrow(tmp, j->k.data + row * j->k.stride + g * n, n, kv->type);
-    if (size == 2)
-        for (int d = 0; d < n; d++)
-            memcpy(kp + (size_t)d * P * 2, tmp + 2 * d, 2);
-    else
-        for (int d = 0; d < n; d++)
-            memcpy(kp + (size_t)d * P * 4, tmp + 4 * d, 4);
-}
-
-/* The rows of one page: two threads never write the same line. */
-static void store_page(void *ctx, int64_t chunk, int thread)
-{
-    const struct store_job *j = ctx;
-    int32_t first = j->seq->pos0, last = first + j->seq->n_rows;
-    int32_t page = first / P + (int32_t)chunk;
-    int32_t p0 = page * P > first ? page * P : first;
-    int32_t p1 = (page + 1) * P < last ? (page + 1) * P : last;
-    for (int32_t pos = p0; pos < p1; pos++)
-        for (int g = 0; g < j->kv->n_kv_heads; g++)
-            store_head(j, pos, j->seq->row0 + (pos - first), g);
-}
-
-void cpu_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
-                  const struct seq_view *seqs, int n_seqs)
-{
-    struct store_job j = { cpu_of(be), kv, k, v, NULL };
-    for (int s = 0; s < n_seqs; s++) {
-        j.seq = &seqs[s];
-        if (seqs[s].n_rows == 0)
-            continue;
-        int64_t pages = (seqs[s].pos0 + seqs[s].n_rows - 1) / P - seqs[s].pos0 / P + 1;
-        pool_run(j.st->pool, store_page, &j, pages);
-    }
-}
-
-void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src)
-{
-    size_t page = cpu_kv_page_bytes(be, kv->type, kv->n_kv_heads, kv->head_dim);
-    memcpy(kv->data + (size_t)dst * page, kv->data + (size_t)src * page, page);
-}
-
-/* --- attending --- */
 
 static int32_t query_pos(const struct attn_job *j, const struct slice *s, int q)
 {
@@ -173,11 +96,7 @@ static bool query_range(const struct attn_job *j, const struct slice *s, int q, 
 static const float *page_wide(const struct attn_job *j, struct attn_scratch *x,
                               const struct slice *s, int32_t b, int v)
 {
-    const uint8_t *part = page_part(j->kv, s->seq, b, s->g, v);
-    if (j->kv->type == DTYPE_F32)
-        return (const float *)part;
-    j->st->attn.widen(x->page, part, (int64_t)P * j->kv->head_dim, j->kv->type);
-    return x->page;
+    return cpu_kv_wide(j->st, j->kv, s->seq, b, s->g, v, x->page);
 }
 
 /* Weights, maximum and sum of block b for every query of the slice. */

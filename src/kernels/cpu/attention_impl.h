@@ -43,6 +43,125 @@ static void attn_narrow(uint8_t *y, const float *x, int64_t n, enum dtype type)
         h[i] = type == DTYPE_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
 }
 
+/* --- quantised caches --- */
+
+static bool attn_quantise(struct kvq_group *out, const float *x, int n, int top)
+{
+    float whole[KVQ_GROUP];
+    nv lo = nv_set1(INFINITY), hi = nv_set1(-INFINITY), zero = nv_set1(0), odd = zero;
+    if (n < KVQ_GROUP) { /* repeat an element: minimum and maximum stay */
+        for (int i = 0; i < KVQ_GROUP; i++)
+            whole[i] = x[i < n ? i : 0];
+        x = whole;
+    }
+    for (int i = 0; i < KVQ_GROUP; i += NV) {
+        nv v = nv_load(x + i);
+        odd = nv_fma(v, zero, odd); /* NaN from the first value that is not finite */
+        lo = nv_min(lo, v);
+        hi = nv_max(hi, v);
+    }
+    bool ok = true;
+    nv_finite_or_zero(odd, &ok);
+    if (!ok || !kvq_line(-nv_hmax(nv_neg(lo)), nv_hmax(hi), top, &out->scale, &out->bias)) {
+        memset(out, 0, sizeof(*out));
+        return false;
+    }
+    if (out->scale == 0) {
+        memset(out->codes, 0, sizeof(out->codes));
+        return true;
+    }
+    nv b = nv_set1(f16_to_f32(out->bias)), inv = nv_set1(1.0f / f16_to_f32(out->scale));
+    nv most = nv_set1((float)top);
+    for (int i = 0; i < KVQ_GROUP; i += NV) {
+        nv v = nv_mul(nv_sub(nv_load(x + i), b), inv);
+        nv_store_u8(out->codes + i, nv_min(nv_max(v, zero), most));
+    }
+    return true;
+}
+
+/* Positions that a pass over a group's rows of K covers: their scales and biases stay in registers. */
+#if NV == 1
+#define KVQ_REGS 16
+#else
+#define KVQ_REGS 4
+#endif
+
+static void attn_unpack_k(float *y, const struct kvq_part *part, int head_dim, enum dtype type)
+{
+    for (int g = 0; g < kvq_groups(head_dim); g++) {
+        int n = kvq_group_len(head_dim, g), half = (n + 1) / 2;
+        const uint8_t *codes = part->codes + kvq_code_bytes(type, g * KVQ_GROUP) * P;
+        float *to = y + g * KVQ_GROUP * P;
+        for (int j = 0; j < P; j += KVQ_REGS * NV) {
+            nv s[KVQ_REGS], b[KVQ_REGS];
+#pragma GCC unroll 16
+            for (int k = 0; k < KVQ_REGS; k++) {
+                s[k] = nv_load_f16(part->scales + g * P + j + NV * k);
+                b[k] = nv_load_f16(part->biases + g * P + j + NV * k);
+            }
+            if (type == DTYPE_KV_Q8) {
+                for (int i = 0; i < n; i++)
+#pragma GCC unroll 16
+                    for (int k = 0; k < KVQ_REGS; k++)
+                        nv_store(to + i * P + j + NV * k,
+                                 nv_fma(nv_load_u8(codes + i * P + j + NV * k), s[k], b[k]));
+                continue;
+            }
+            for (int i = 0; i < half; i++) {
+#pragma GCC unroll 16
+                for (int k = 0; k < KVQ_REGS; k++) {
+                    nv l, h;
+                    nv_load_u4(codes + i * P + j + NV * k, &l, &h);
+                    nv_store(to + i * P + j + NV * k, nv_fma(l, s[k], b[k]));
+                    if (half + i < n)
+                        nv_store(to + (half + i) * P + j + NV * k, nv_fma(h, s[k], b[k]));
+                }
+            }
+        }
+    }
+}
+
+/* One group of one position of V. */
+V_INLINE void unpack_group(float *y, const uint8_t *codes, int n, enum dtype type, uint16_t scale,
+                           uint16_t bias)
+{
+    nv s = nv_set1(f16_to_f32(scale)), b = nv_set1(f16_to_f32(bias));
+    int half = (n + 1) / 2, i = 0;
+    if (type == DTYPE_KV_Q8) {
+        for (; i + NV <= n; i += NV)
+            nv_store(y + i, nv_fma(nv_load_u8(codes + i), s, b));
+        for (; i < n; i++)
+            y[i] = kvq_value(codes[i], scale, bias);
+        return;
+    }
+    for (; i + NV <= n - half; i += NV) {
+        nv l, h;
+        nv_load_u4(codes + i, &l, &h);
+        nv_store(y + i, nv_fma(l, s, b));
+        nv_store(y + half + i, nv_fma(h, s, b));
+    }
+    for (; i < half; i++) {
+        y[i] = kvq_value(codes[i] & 15, scale, bias);
+        if (half + i < n)
+            y[half + i] = kvq_value(codes[i] >> 4, scale, bias);
+    }
+}
+
+static void attn_unpack_v(float *y, const struct kvq_part *part, int head_dim, enum dtype type)
+{
+    for (int j = 0; j < P; j++) {
+        for (int g = 0; g < kvq_groups(head_dim); g++) {
+            int d = g * KVQ_GROUP;
+            const uint8_t *codes = part->codes + j * part->row + kvq_code_bytes(type, d);
+            uint16_t s = part->scales[g * P + j], b = part->biases[g * P + j];
+            if (head_dim - d >= KVQ_GROUP)
+                unpack_group(y + j * head_dim + d, codes, KVQ_GROUP, type, s, b);
+            else
+                unpack_group(y + j * head_dim + d, codes, head_dim - d, type, s, b);
+        }
+    }
+}
+
 /* Registers of a row of b that a pass covers: with ATTN_QUERIES rows of a they fill the register file. */
 #if NV == 16
 #define NB 4
@@ -212,7 +331,8 @@ static bool attn_finish(float *y, const float *x, int n, float s)
 #define ATTN_TABLE(label)                                                                     \
     {                                                                                         \
         .name = label, .widen = attn_widen, .product = attn_product, .weights = attn_weights, \
-        .merge = attn_merge, .finish = attn_finish, .narrow = attn_narrow                     \
+        .merge = attn_merge, .finish = attn_finish, .narrow = attn_narrow,                    \
+        .quantise = attn_quantise, .unpack_k = attn_unpack_k, .unpack_v = attn_unpack_v       \
     }
 
 #endif

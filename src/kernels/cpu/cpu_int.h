@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 #include "tensor/group.h"
+#include "tensor/kvq.h"
 
 #define TILE     16  /* weight rows of a tile: one 512-bit register of f32 */
 #define CPU_ROWS 512 /* activation rows that linear quantises at a time */
@@ -160,6 +161,11 @@ struct attn_ops {
     /* y[i] = x[i] * s. False: a result is not finite. */
     bool (*finish)(float *y, const float *x, int n, float s);
     void (*narrow)(uint8_t *y, const float *x, int64_t n, enum dtype type);
+    /* KV_Q8 and KV_Q4. quantise: kvq_quantise, whose codes from n on may be anything here. unpack_k, unpack_v: a part's values,
+     * K as [head_dim][P] and V as [P][head_dim]; what was never written may give anything. */
+    bool (*quantise)(struct kvq_group *out, const float *x, int n, int top);
+    void (*unpack_k)(float *y, const struct kvq_part *part, int head_dim, enum dtype type);
+    void (*unpack_v)(float *y, const struct kvq_part *part, int head_dim, enum dtype type);
 };
 
 extern const struct lin_ops lin_ops_c, lin_ops_avx2, lin_ops_avxvnni, lin_ops_avx512, lin_ops_amx;
@@ -233,11 +239,16 @@ struct rope_cache *rope_cache_new(void); /* NULL: no memory */
 void rope_cache_free(struct rope_cache *c);
 void rope_cache_clear(struct rope_cache *c);
 
-/* attention.c */
+/* kv.c */
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);
 void cpu_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                   const struct seq_view *seqs, int n_seqs);
 void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
+/* K (v = 0, [head_dim][P]) or V (v = 1, [P][head_dim]) of kv head g in block b of a sequence, as f32: in `page`, or in place. */
+const float *cpu_kv_wide(const struct cpu_state *st, const struct kv_layer *kv,
+                         const struct seq_view *s, int32_t b, int g, int v, float *page);
+
+/* attention.c */
 void cpu_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                    const struct attn_params *p);

@@ -51,6 +51,20 @@ V_INLINE nv nv_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
+V_INLINE nv nv_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+V_INLINE void nv_load_u4(const uint8_t *p, nv *lo, nv *hi) /* nibbles of NV bytes */
+{
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    *lo = _mm512_cvtepi32_ps(_mm512_and_si512(b, _mm512_set1_epi32(15)));
+    *hi = _mm512_cvtepi32_ps(_mm512_srli_epi32(b, 4));
+}
+V_INLINE void nv_store_u8(uint8_t *p, nv a) /* lanes in 0..255, to nearest even */
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
+}
 V_INLINE nv nv_set1(float x)
 {
     return _mm512_set1_ps(x);
@@ -151,6 +165,22 @@ V_INLINE nv nv_load_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
+V_INLINE nv nv_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+V_INLINE void nv_load_u4(const uint8_t *p, nv *lo, nv *hi)
+{
+    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    *lo = _mm256_cvtepi32_ps(_mm256_and_si256(b, _mm256_set1_epi32(15)));
+    *hi = _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4));
+}
+V_INLINE void nv_store_u8(uint8_t *p, nv a)
+{
+    __m256i i = _mm256_cvtps_epi32(a);
+    __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(w, w));
+}
 V_INLINE nv nv_set1(float x)
 {
     return _mm256_set1_ps(x);
@@ -248,6 +278,19 @@ V_INLINE void nv_store_f16(uint16_t *p, nv a)
 V_INLINE nv nv_load_bf16(const uint16_t *p)
 {
     return bf16_to_f32(*p);
+}
+V_INLINE nv nv_load_u8(const uint8_t *p)
+{
+    return (float)*p;
+}
+V_INLINE void nv_load_u4(const uint8_t *p, nv *lo, nv *hi)
+{
+    *lo = (float)(*p & 15);
+    *hi = (float)(*p >> 4);
+}
+V_INLINE void nv_store_u8(uint8_t *p, nv a)
+{
+    *p = (uint8_t)((a + FMATH_RINT) - FMATH_RINT);
 }
 V_INLINE nv nv_set1(float x)
 {

@@ -1,66 +1,114 @@
 /* Key-value pages and attention of the reference backend.
  *
  * A page of a layer holds, for each kv head g in turn, K transposed [K dims][P positions] and then V [P positions][K dims], so
- * that in both a vector register holds what one fma chain walks over. Element type: the layer's. */
+ * that in both a vector register holds what one fma chain walks over. Element type: the layer's; KV_Q8 and KV_Q4: kvq.h. */
 #include "kernels/ref/ref_int.h"
 #include "tensor/fmath.h"
 #include "tensor/half.h"
+#include "tensor/kvq.h"
 
 #include <string.h>
 
 #define P KV_PAGE_TOKENS
 
-size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
+/* Of K or V of one head in a page. */
+static size_t part_bytes(enum dtype type, int head_dim)
 {
-    size_t n = (size_t)n_kv_heads * (size_t)head_dim * P * 2;
-    return n * (size_t)dtype_info(type)->block_bytes;
+    if (kvq_is(type))
+        return kvq_part_bytes(type, head_dim);
+    return (size_t)head_dim * P * (size_t)dtype_info(type)->block_bytes;
 }
 
-/* First element of K (v = 0) or V (v = 1) of head g in the page of position pos. */
+size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
+{
+    return (size_t)n_kv_heads * 2 * part_bytes(type, head_dim);
+}
+
+/* K (v = 0) or V (v = 1) of head g in the page of position pos. */
 static uint8_t *page_part(const struct kv_layer *kv, const struct seq_view *s, int32_t pos, int g,
                           int v)
 {
-    size_t page = ref_kv_page_bytes(NULL, kv->type, kv->n_kv_heads, kv->head_dim);
-    size_t part = page / 2 / (size_t)kv->n_kv_heads;
+    size_t part = part_bytes(kv->type, kv->head_dim);
     int32_t i = s->pages[pos / P];
     BUG_ON(i < 0 || i >= kv->n_pages);
-    return kv->data + (size_t)i * page + (size_t)(2 * g + v) * part;
+    return kv->data + ((size_t)i * (size_t)kv->n_kv_heads * 2 + (size_t)(2 * g + v)) * part;
 }
 
-static void store_one(enum dtype type, uint8_t *part, int64_t i, float x)
+/* Where element d of position j lies: K is transposed. Elements, or code bytes. */
+static int64_t element_at(int v, int row, int d, int j)
 {
-    if (type == DTYPE_F32) {
-        memcpy(part + 4 * i, &x, 4);
-        return;
-    }
-    uint16_t h = type == DTYPE_F16 ? f32_to_f16(x) : f32_to_bf16(x);
-    memcpy(part + 2 * i, &h, 2);
+    return v ? (int64_t)j * row + d : (int64_t)d * P + j;
 }
 
-static float load_one(enum dtype type, const uint8_t *part, int64_t i)
+static bool store_groups(const struct kv_layer *kv, uint8_t *part, int v, int j, const float *x)
+{
+    struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, part);
+    bool ok = true;
+    for (int g = 0; g < kvq_groups(kv->head_dim); g++) {
+        struct kvq_group q;
+        int n = kvq_group_len(kv->head_dim, g), half = (n + 1) / 2, g0 = g * KVQ_GROUP;
+        ok = kvq_quantise(&q, x + g0, n, kvq_top(kv->type)) && ok;
+        p.scales[g * P + j] = q.scale;
+        p.biases[g * P + j] = q.bias;
+        if (kv->type == DTYPE_KV_Q8)
+            for (int i = 0; i < n; i++)
+                p.codes[element_at(v, p.row, g0 + i, j)] = q.codes[i];
+        else
+            for (int i = 0; i < half; i++)
+                p.codes[element_at(v, p.row, g0 / 2 + i, j)] =
+                    (uint8_t)(q.codes[i] | (half + i < n ? q.codes[half + i] : 0) << 4);
+    }
+    return ok;
+}
+
+/* Position j of a part becomes x [K]. False: a quantised group failed. */
+static bool store_head(const struct kv_layer *kv, uint8_t *part, int v, int j, const float *x)
+{
+    if (kvq_is(kv->type))
+        return store_groups(kv, part, v, j, x);
+    for (int d = 0; d < kv->head_dim; d++) {
+        int64_t at = element_at(v, kv->head_dim, d, j);
+        uint16_t h = kv->type == DTYPE_F16 ? f32_to_f16(x[d]) : f32_to_bf16(x[d]);
+        if (kv->type == DTYPE_F32)
+            memcpy(part + 4 * at, &x[d], 4);
+        else
+            memcpy(part + 2 * at, &h, 2);
+    }
+    return true;
+}
+
+/* Element d of position j. */
+static float load_one(const struct kv_layer *kv, const uint8_t *part, int v, int d, int j)
 {
     float x;
-    ref_widen(type, part + i * dtype_info(type)->block_bytes, 1, &x);
-    return x;
+    if (!kvq_is(kv->type)) {
+        int64_t at = element_at(v, kv->head_dim, d, j);
+        ref_widen(kv->type, part + at * dtype_info(kv->type)->block_bytes, 1, &x);
+        return x;
+    }
+    struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, (uint8_t *)part);
+    int g = d / KVQ_GROUP, i = d % KVQ_GROUP, half = (kvq_group_len(kv->head_dim, g) + 1) / 2;
+    int byte = kv->type == DTYPE_KV_Q8 ? d : g * KVQ_GROUP / 2 + i % half;
+    int code = p.codes[element_at(v, p.row, byte, j)];
+    if (kv->type == DTYPE_KV_Q4)
+        code = i < half ? code & 15 : code >> 4;
+    return kvq_value(code, p.scales[g * P + j], p.biases[g * P + j]);
 }
 
 void ref_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                   const struct seq_view *seqs, int n_seqs)
 {
-    int n = kv->head_dim;
     for (int s = 0; s < n_seqs; s++) {
         for (int t = 0; t < seqs[s].n_rows; t++) {
             int32_t pos = seqs[s].pos0 + t;
             int64_t row = seqs[s].row0 + t;
             for (int g = 0; g < kv->n_kv_heads; g++) {
-                uint8_t *kp = page_part(kv, &seqs[s], pos, g, 0);
-                uint8_t *vp = page_part(kv, &seqs[s], pos, g, 1);
-                for (int d = 0; d < n; d++) {
-                    store_one(kv->type, kp, (int64_t)d * P + pos % P,
-                              k.data[row * k.stride + g * n + d]);
-                    store_one(kv->type, vp, (int64_t)(pos % P) * n + d,
-                              v.data[row * v.stride + g * n + d]);
-                }
+                const float *kx = k.data + row * k.stride + g * kv->head_dim;
+                const float *vx = v.data + row * v.stride + g * kv->head_dim;
+                bool ok = store_head(kv, page_part(kv, &seqs[s], pos, g, 0), 0, pos % P, kx);
+                ok = store_head(kv, page_part(kv, &seqs[s], pos, g, 1), 1, pos % P, vx) && ok;
+                if (!ok)
+                    ref_of(be)->flags[row] = 1;
             }
         }
     }
@@ -87,7 +135,7 @@ static bool block_scores(const float *q, const struct kv_layer *kv, const uint8_
     for (int j = j0; j < j1; j++) {
         float s = 0;
         for (int d = 0; d < kv->head_dim; d++)
-            s = fmaf(q[d], load_one(kv->type, kp, (int64_t)d * P + j), s);
+            s = fmaf(q[d], load_one(kv, kp, 0, d, j), s);
         s *= p->scale;
         if (p->softcap > 0)
             s = p->softcap * fmath_tanh(s / p->softcap);
@@ -117,7 +165,7 @@ static void block_merge(const float *score, const struct kv_layer *kv, const uin
     for (int d = 0; d < kv->head_dim; d++) {
         float a = 0;
         for (int j = j0; j < j1; j++)
-            a = fmaf(w[j], load_one(kv->type, vp, (int64_t)j * kv->head_dim + d), a);
+            a = fmaf(w[j], load_one(kv, vp, 1, d, j), a);
         r->acc[d] = fmaf(a, beta, r->acc[d] * alpha);
     }
 }
