@@ -17,14 +17,10 @@
 #define TRACE_ENGINE    0 /* the track of what the engine does for several requests at once */
 #define TRACE_BYTES_MAX (1ll << 30)
 
-/* Private to trace.c and the line below. */
-extern _Atomic bool trace_is_open;
+extern _Atomic bool trace_is_open; /* private to trace.c and the line below */
 
-/* Off, all that tracing costs is this: look before making arguments. */
-static inline bool trace_is_on(void)
-{
-    return atomic_load_explicit(&trace_is_open, memory_order_relaxed);
-}
+/* Off, all that tracing costs is this load: look before making arguments. */
+#define trace_is_on() atomic_load_explicit(&trace_is_open, memory_order_relaxed)
 
 /* Start a new file. Errors: ERR_IO. */
 enum err_code trace_open(const char *path, struct err *err) MUST_CHECK;

@@ -210,13 +210,14 @@ static void chat_ask(struct chat *c)
     buf_init(&body, MEM_CAT_BASE, CHAT_TEXT_MAX);
     buf_init(&whole, MEM_CAT_BASE, CHAT_TEXT_MAX);
     chat_write_request(c, &body);
-    struct prepared *p = prepare_request(&ctx, PREPARE_CHAT, body.data, body.len, seed);
+    const struct prepare_input in = { PREPARE_CHAT, body.data, body.len, seed, 0, NULL };
+    struct prepared *p = prepare_request(&ctx, &in);
     if (p->error.status != 0) {
         chat_say(c, p->error.text);
         chat_drop_last(c);
         goto out;
     }
-    req_id id = p->requests[0]->id = c->next_id++;
+    req_id id = p->requests[0]->id = p->requests[0]->leader = c->next_id++;
     if (sched_submit(c->sched, p->requests, 1, &err) != ERR_OK) {
         chat_say(c, err.text);
         chat_drop_last(c);

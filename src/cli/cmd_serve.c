@@ -1,5 +1,6 @@
 /* cmd_serve.c - the HTTP server over one model. */
 #include "base/log.h"
+#include "base/trace.h"
 #include "cli/cli.h"
 #include "cli/load_template.h"
 #include "cli/serve_model.h"
@@ -10,8 +11,8 @@
 
 struct serve_options {
     struct load_options load;
-    const char *host, *allow_host, *origins, *alias, *chat_template, *log;
-    int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds;
+    const char *host, *allow_host, *origins, *alias, *chat_template, *log, *trace;
+    int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
     bool strict_model;
     struct server_sampling sampling;
 };
@@ -55,6 +56,7 @@ static int serve_run(void *options)
         .drain_seconds = o->drain_seconds,
         .max_waiting = (int32_t)o->max_waiting,
         .max_stall_ms = o->max_stall_ms,
+        .wedged_seconds = o->wedged_seconds,
         .sampling = o->sampling,
         .now = serve_model_now,
         .load = serve_load,
@@ -72,9 +74,13 @@ static int serve_run(void *options)
         strncmp(o->host, "127.", 4) != 0)
         log_warn("serve", "--host %s: everyone who reaches this address may use the server",
                  o->host);
+    if (o->trace && trace_open(o->trace, &err) != ERR_OK)
+        return cli_fail("serve", &err);
     enum err_code code = server_run(&config, &err);
-    if (code == ERR_CANCELLED) /* the load still runs in its thread: nothing may be freed */
-        _exit(0);
+    trace_close();
+    if (code == ERR_CANCELLED ||
+        code == ERR_TIMEOUT) /* a thread still runs: nothing may be freed */
+        _exit(code == ERR_CANCELLED ? 0 : cli_fail("serve", &err));
     serve_model_close(&m);
     return code == ERR_OK ? 0 : cli_fail("serve", &err);
 }
@@ -113,6 +119,10 @@ const struct cli_verb cmd_serve = {
               1 << 30 },
             { "drain-seconds", "N", "time for running answers after SIGTERM; default 30",
               CLI_FLAG_INT, AT(drain_seconds), 0, 86400 },
+            { "wedged-seconds", "N", "a step that runs longer makes /health say 503; default 120",
+              CLI_FLAG_INT, AT(wedged_seconds), 1, 86400 },
+            { "trace", "FILE", "write what each request went through, for ui.perfetto.dev",
+              CLI_FLAG_STRING, AT(trace), 0, 0 },
             { "temperature", "T", "where a request names none; default the model's, else 0.7",
               CLI_FLAG_FLOAT, AT(sampling.temperature), 0, 100 },
             { "top-p", "P", "where a request names none; default the model's, else off",

@@ -35,6 +35,9 @@ void api_error_from(struct api_error *e, const struct err *err)
     case ERR_CANCELLED:
         api_error_set(e, 503, "unavailable", NULL, "%s", err->text);
         break;
+    case ERR_TIMEOUT:
+        api_error_set(e, 504, "deadline_exceeded", NULL, "%s", err->text);
+        break;
     default:
         api_error_set(e, 500, NULL, NULL, "%s", err->text);
         break;
@@ -48,6 +51,10 @@ static const char *api_error_type(int status)
         return "authentication_error";
     case 403:
         return "permission_error";
+    case 499:
+        return "cancelled_error";
+    case 504:
+        return "timeout_error";
     case 429:
         return "rate_limit_error";
     case 503:

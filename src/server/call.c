@@ -1,17 +1,23 @@
-/* call.c - the life of a generation request: body, preparation, acceptance, tokens, end; and its client's going at any
- * point of it.
+/* call.c - the life of an API request up to its acceptance, and the ways in which it ends without an answer.
  *
  * Invariants: (1) a call is freed when it has no client, no job and no live leg, never before; (2) conn is set to NULL before the last
- * bytes of a reply are written, because the connection may take up its next request at once. */
+ * bytes of a reply are written, because the connection may take up its next request at once, which may end other calls. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "base/utf8.h"
 #include "server/server_int.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void call_free_if_over(struct call *call)
+const char *call_outcome_name(enum call_outcome o)
+{
+    static const char *const names[] = { "abort", "success", "error" };
+    return names[o];
+}
+
+void call_free_if_over(struct call *call)
 {
     struct server *s = call->server;
     if (call->conn || call->job || call->n_live > 0)
@@ -22,65 +28,97 @@ static void call_free_if_over(struct call *call)
     }
     mem_free(MEM_CAT_REQUEST, call->legs);
     prepare_free(call->prepared);
+    s->score_bytes -= call->score_bytes;
     *(call->prev ? &call->prev->next : &s->calls) = call->next;
     if (call->next)
         call->next->prev = call->prev;
     s->n_calls--;
+    s->n_outcomes[call->outcome]++;
     s->last_call_us = clock_us();
+    if (call->track)
+        trace_span(
+            "completion.total", call->track, call->arrived_us, s->last_call_us,
+            "{\"outcome\":\"%s\",\"request_id\":\"%s\",\"trace_id\":\"%s\",\"prompt_tokens\":"
+            "%lld,\"tokens\":%lld}",
+            call_outcome_name(call->outcome), call->to.request_id, call->to.trace_id,
+            (long long)call->usage.prompt_tokens, (long long)call->usage.completion_tokens);
     mem_free(MEM_CAT_REQUEST, call);
 }
 
-static void call_cancel_legs(struct call *call)
+/* Nobody waits for it any more: what it holds comes back at once, or as soon as a worker or the scheduler is done with it. */
+static void call_abandon(struct call *call)
 {
+    struct server *s = call->server;
+    if (call->job && !atomic_load(&call->job->is_cancelled) &&
+        worker_cancel(s->workers, call->job)) {
+        worker_job_free(call->job);
+        call->job = NULL;
+    }
     for (int32_t i = 0; i < call->n_legs; i++) {
         struct leg *leg = &call->legs[i];
         if (!leg->is_live)
             continue;
-        leg->is_cancel_due = sched_cancel(call->server->sched, leg->id) != ERR_OK;
-        call->server->has_due = call->server->has_due || leg->is_cancel_due;
+        leg->is_cancel_due = sched_cancel(s->sched, leg->id) != ERR_OK;
+        s->has_due = s->has_due || leg->is_cancel_due;
     }
 }
 
-/* Tell the client, end the reply, stop what still runs. */
-static void call_fail(struct call *call, const struct api_error *e)
+void call_fail(struct call *call, const struct api_error *e)
 {
     struct server *s = call->server;
     struct http_conn *c = call->conn;
     call->conn = NULL;
-    if (e->status >= 500) /* the text may quote the request: not logged */
-        log_warn("http", "%s failed: %d %s", call->request_id, e->status, e->code ? e->code : "");
+    call->outcome = CALL_OUTCOME_ERROR;
+    if (e->status >= 500 && e->status != 504) /* the text may quote the request: not logged */
+        log_warn("http", "%s failed: %d %s", call->to.request_id, e->status,
+                 e->code ? e->code : "");
+    call_abandon(call);
+    if (call->track)
+        trace_instant("response.final_write", call->track, clock_us(), "{\"status\":%d}",
+                      e->status);
     if (call->is_streaming) {
         buf_reset(&s->out);
         call->dialect->error(&s->out, e);
         http_stream_add(c, s->out.data, s->out.len);
         http_stream_end(c);
     } else {
-        reply_error(s, c, call->request_id, call->origin, e);
+        reply_error(c, &call->to, e);
     }
-    call_cancel_legs(call);
 }
 
 /* --- preparation --- */
 
-void call_begin(struct server *s, struct http_conn *c, const struct http_head *head,
-                enum prepare_kind kind)
+static struct call *call_new(struct server *s, struct http_conn *c, const struct http_head *head)
 {
     struct call *call = mem_alloc(MEM_CAT_REQUEST, sizeof(*call));
-    struct worker_job *job = mem_alloc(MEM_CAT_REQUEST, sizeof(*job));
-    const char *origin = http_header(head, "Origin");
     call->server = s;
     call->conn = c;
-    reply_request_id(s, head, call->request_id);
-    snprintf(call->origin, sizeof(call->origin), "%s", origin ? origin : "");
+    call->arrived_us = clock_us();
+    call->account = guard_account(s, head, http_peer(c));
+    reply_to_init(&call->to, head);
+    if (trace_is_on()) {
+        call->track = ++s->next_track;
+        trace_name(call->track, call->to.request_id);
+    }
     call->next = s->calls;
     if (s->calls)
         s->calls->prev = call;
     s->calls = call;
     s->n_calls++;
     http_set_data(c, call);
+    return call;
+}
+
+void call_begin(struct server *s, struct http_conn *c, const struct http_head *head,
+                enum prepare_kind kind)
+{
+    struct call *call = call_new(s, c, head);
+    struct worker_job *job = mem_alloc(MEM_CAT_REQUEST, sizeof(*job));
     job->owner = call;
+    job->class = WORKER_CLASS_TEXT;
     job->kind = kind;
     job->seed = server_random();
+    job->trace = call->track;
     http_take_body(c, &job->body);
     if (worker_submit(s->workers, job) == ERR_OK) {
         call->job = job;
@@ -88,7 +126,7 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
     }
     struct api_error e;
     worker_job_free(job);
-    api_error_set(&e, 429, "too_many_requests", NULL, "%d requests are being prepared; try again",
+    api_error_set(&e, 429, "queue_full", NULL, "%d requests wait to be prepared; try again",
                   LIMIT_PREPARING);
     call_fail(call, &e);
     call_free_if_over(call);
@@ -96,9 +134,14 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
 
 static void call_describe(struct call *call)
 {
+    static const struct dialect *const dialects[] = {
+        [PREPARE_CHAT] = &dialect_chat,
+        [PREPARE_COMPLETIONS] = &dialect_completions,
+        [PREPARE_SIGNAL] = &dialect_signal,
+    };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
-    call->dialect = p->kind == PREPARE_CHAT ? &dialect_chat : &dialect_completions;
+    call->dialect = dialects[p->kind];
     snprintf(call->answer_id, sizeof(call->answer_id), "%s%016llx", call->dialect->id_prefix,
              (unsigned long long)server_random());
     call->head = (struct dialect_head){
@@ -107,33 +150,71 @@ static void call_describe(struct call *call)
         .fingerprint = s->model.engine->info.fingerprint,
         .created = clock_wall_s(),
         .tokenizer = s->model.tokenizer,
-        .has_logprobs = p->n_logprobs >= 0,
+        .n_vocab = s->model.engine->info.n_vocab,
+        .n_logprobs = p->n_logprobs,
+        .n_prompt_logprobs = p->n_prompt_logprobs,
+        .echoes_logprobs = p->echoes_logprobs,
         .includes_usage = p->includes_usage,
     };
 }
 
-/* A free place for a leg, or -1. Ids go up by one, so that an old id never names a new leg. */
-static void call_add_leg(struct call *call, int32_t index)
+/* A place for a leg: there is one (LIMIT_LIVE). Ids go up by one, so that an old id never names a new leg. */
+static void call_add_leg(struct call *call, int32_t index, int32_t prompt)
 {
     struct server *s = call->server;
     struct leg *leg = &call->legs[index];
-    const char *echo = call->prepared->echo[index];
+    struct sched_request *r = call->prepared->requests[index];
+    const char *echo = call->prepared->prompts[prompt].echo;
     while (s->legs[s->next_id % LIMIT_LIVE])
         s->next_id++;
-    *leg = (struct leg){ .call = call, .index = index, .id = s->next_id++ };
+    *leg = (struct leg){ .call = call, .index = index, .prompt = prompt, .id = s->next_id++ };
     buf_init(&leg->text, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
-    answer_init(&leg->answer, s->model.tokenizer, call->head.has_logprobs,
+    answer_init(&leg->answer, s->model.tokenizer, call->head.n_logprobs >= 0,
                 echo ? (int64_t)utf8_count(echo, strlen(echo)) : 0);
     s->legs[leg->id % LIMIT_LIVE] = leg;
     s->n_legs++;
-    call->prepared->requests[index]->id = leg->id;
+    r->id = leg->id;
+    r->leader = call->legs[call->prepared->prompts[prompt].first].id;
+    r->key = call->account;
+    if (call->prepared->deadline_ms > 0)
+        r->deadline_us = call->arrived_us + call->prepared->deadline_ms * 1000;
+    r->trace = call->track;
+    if (call->track && index > 0) { /* they overlap: each has its own line */
+        char name[LIMIT_REQUEST_ID_BYTES + 32];
+        snprintf(name, sizeof(name), "%s answer %d", call->to.request_id, index);
+        r->trace = ++s->next_track;
+        trace_name(r->trace, name);
+    }
 }
 
-static void call_drop_leg(struct leg *leg)
+static void call_add_legs(struct call *call)
 {
-    struct server *s = leg->call->server;
-    s->legs[leg->id % LIMIT_LIVE] = NULL;
-    s->n_legs--;
+    const struct prepared *p = call->prepared;
+    call->legs = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->legs) * (size_t)p->n_choices);
+    call->n_legs = p->n_choices;
+    for (int32_t i = 0; i < p->n_prompts; i++)
+        for (int32_t k = 0; k < p->prompts[i].n_choices; k++)
+            call_add_leg(call, p->prompts[i].first + k, i);
+    call->score_bytes = p->score_bytes;
+    call->server->score_bytes += p->score_bytes;
+}
+
+/* Room and time for it? False: e. */
+static bool call_may_go(const struct call *call, struct api_error *e)
+{
+    const struct server *s = call->server;
+    const struct prepared *p = call->prepared;
+    if (p->deadline_ms > 0 && clock_us() - call->arrived_us >= p->deadline_ms * 1000)
+        return api_error_set(e, 504, "deadline_exceeded", "deadline_ms",
+                             "deadline_ms: %lld ms were over before the request was prepared",
+                             (long long)p->deadline_ms);
+    if (s->n_legs + p->n_choices > LIMIT_LIVE)
+        return api_error_set(e, 429, "queue_full", NULL, "%d answers are under way; try again",
+                             s->n_legs);
+    if (s->score_bytes + p->score_bytes > LIMIT_SCORES_TOTAL)
+        return api_error_set(e, 429, "queue_full", NULL,
+                             "too many log-probabilities of prompts are under way; try again");
+    return true;
 }
 
 /* Hand the answers to the scheduler. False: e. */
@@ -142,31 +223,33 @@ static bool call_submit(struct call *call, struct api_error *e)
     struct server *s = call->server;
     struct prepared *p = call->prepared;
     struct err err;
-    if (s->n_legs + p->n_choices > LIMIT_LIVE)
-        return api_error_set(e, 429, "too_many_requests", NULL, "%d answers are under way",
-                             s->n_legs);
-    call->legs = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->legs) * (size_t)p->n_choices);
-    call->n_legs = p->n_choices;
-    for (int32_t i = 0; i < call->n_legs; i++)
-        call_add_leg(call, i);
+    if (!call_may_go(call, e))
+        return false;
+    call_add_legs(call);
+    int64_t start_us = clock_us();
     enum err_code code = sched_submit(s->sched, p->requests, p->n_choices, &err);
     for (int32_t i = 0; i < call->n_legs; i++) {
         if (code != ERR_OK) {
-            call_drop_leg(&call->legs[i]);
+            s->legs[call->legs[i].id % LIMIT_LIVE] = NULL;
+            s->n_legs--;
             continue;
         }
         p->requests[i] = NULL; /* the scheduler's */
         call->legs[i].is_live = true;
         call->n_live++;
     }
+    if (call->track)
+        trace_span("completion.placement", call->track, start_us, clock_us(),
+                   "{\"answers\":%d,\"accepted\":%s}", p->n_choices,
+                   code == ERR_OK ? "true" : "false");
     if (code == ERR_FULL)
-        return api_error_set(e, 429, "too_many_requests", NULL, "%s", err.text);
+        return api_error_set(e, 429, "queue_full", NULL, "%s", err.text);
     if (code != ERR_OK)
         api_error_from(e, &err);
     return code == ERR_OK;
 }
 
-static void call_extra_headers(const struct call *call, char *out, size_t n)
+void call_extra_headers(const struct call *call, char *out, size_t n)
 {
     const struct prepared *p = call->prepared;
     int at = snprintf(out, n, "X-Plumb-Seed: %lld\r\n", (long long)p->seed);
@@ -174,55 +257,11 @@ static void call_extra_headers(const struct call *call, char *out, size_t n)
         snprintf(out + at, n - (size_t)at, "X-Plumb-Ignored: %s\r\n", p->ignored);
 }
 
-/* Text that stands before the answer (echo). */
-static void call_show_echo(struct call *call, struct leg *leg)
-{
-    const char *echo = call->prepared->echo[leg->index];
-    struct buf *to = call->is_streaming ? &call->server->text : &leg->text;
-    if (!echo)
-        return;
-    buf_reset(to);
-    buf_add_str(to, echo);
-    if (!call->is_streaming)
-        return;
-    struct dialect_choice choice = { .index = leg->index, .text = to->data, .n = to->len };
-    call->dialect->text(&call->server->out, &call->head, &choice);
-}
-
-static void call_start(struct call *call)
-{
-    struct server *s = call->server;
-    call->is_streaming = call->prepared->is_stream;
-    buf_reset(&s->out);
-    if (call->is_streaming) {
-        char extra[LIMIT_IGNORED_BYTES + 128], headers[2048];
-        call_extra_headers(call, extra, sizeof(extra));
-        reply_headers(call->request_id, call->origin, extra, headers, sizeof(headers));
-        http_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers);
-    }
-    for (int32_t i = 0; i < call->n_legs; i++) {
-        if (call->is_streaming && call->dialect->begin)
-            call->dialect->begin(&s->out, &call->head, i);
-        call_show_echo(call, &call->legs[i]);
-    }
-    if (call->is_streaming)
-        http_stream_add(call->conn, s->out.data, s->out.len);
-}
-
-static void call_generate(struct call *call)
-{
-    struct api_error e;
-    call_describe(call);
-    if (call_submit(call, &e))
-        call_start(call);
-    else
-        call_fail(call, &e);
-}
-
 void call_prepared(struct server *s, struct worker_job *job)
 {
     struct call *call = job->owner;
     struct prepared *p = job->prepared;
+    struct api_error e;
     call->job = NULL;
     job->prepared = NULL;
     worker_job_free(job);
@@ -230,173 +269,21 @@ void call_prepared(struct server *s, struct worker_job *job)
     if (call->conn && p->error.status != 0) {
         call_fail(call, &p->error);
     } else if (call->conn && p->n_choices > 0) {
-        call_generate(call);
+        call_describe(call);
+        if (call_submit(call, &e))
+            call_start(call);
+        else
+            call_fail(call, &e);
     } else if (call->conn) {
         struct http_conn *c = call->conn;
         call->conn = NULL;
-        reply_json(s, c, call->request_id, call->origin, "", &p->reply);
+        call->outcome = CALL_OUTCOME_SUCCESS;
+        reply_body(c, &call->to, NULL, "", &p->reply);
     }
     call_free_if_over(call);
 }
 
-/* --- back-pressure --- */
-
-static void call_pause_if_full(struct call *call)
-{
-    if (http_unsent(call->conn) < LIMIT_UNSENT_HIGH)
-        return;
-    /* Sent again with each token that is still under way: a command that found no room is made up for. */
-    call->is_paused = true;
-    for (int32_t i = 0; i < call->n_legs; i++)
-        if (call->legs[i].is_live)
-            (void)!sched_pause(call->server->sched, call->legs[i].id, true);
-}
-
-static void call_resume_if_empty(struct call *call)
-{
-    if (!call->is_paused || http_unsent(call->conn) > LIMIT_UNSENT_LOW)
-        return;
-    call->is_paused = false;
-    for (int32_t i = 0; i < call->n_legs; i++)
-        if (call->legs[i].is_live &&
-            sched_pause(call->server->sched, call->legs[i].id, false) != ERR_OK)
-            call->is_paused = call->server->has_due = true;
-}
-
-void call_drained(void *arg, struct http_conn *c)
-{
-    struct call *call = http_data(c);
-    if (call)
-        call_resume_if_empty(call);
-}
-
-/* --- tokens --- */
-
-/* Send what the answer may show now. */
-static void call_stream_text(struct leg *leg, int64_t text_safe, bool is_end)
-{
-    struct call *call = leg->call;
-    struct server *s = call->server;
-    struct dialect_choice c = { .index = leg->index };
-    buf_reset(&s->text);
-    answer_show(&leg->answer, text_safe, is_end, &s->text);
-    c.tokens = answer_peek_tokens(&leg->answer, is_end, &c.n_tokens);
-    c.text = s->text.data;
-    c.n = s->text.len;
-    if (c.n == 0 && c.n_tokens == 0)
-        return;
-    call->dialect->text(&s->out, &call->head, &c);
-    answer_drop_tokens(&leg->answer, c.n_tokens);
-}
-
-static void call_token(struct leg *leg, const struct sched_token *t)
-{
-    struct call *call = leg->call;
-    struct server *s = call->server;
-    if (!call->conn)
-        return;
-    answer_add(&leg->answer, &t->token);
-    if (!call->is_streaming) {
-        answer_show(&leg->answer, t->text_safe, false, &leg->text);
-        return;
-    }
-    buf_reset(&s->out);
-    call_stream_text(leg, t->text_safe, false);
-    http_stream_add(call->conn, s->out.data, s->out.len);
-    call_pause_if_full(call);
-}
-
-/* --- the end --- */
-
-static void call_reply_whole(struct call *call)
-{
-    struct server *s = call->server;
-    struct http_conn *c = call->conn;
-    struct dialect_choice choices[LIMIT_CHOICES];
-    char extra[LIMIT_IGNORED_BYTES + 128];
-    bool is_lost = false;
-    for (int32_t i = 0; i < call->n_legs; i++) {
-        struct leg *leg = &call->legs[i];
-        struct dialect_choice *x = &choices[i];
-        *x = (struct dialect_choice){ .index = i, .text = leg->text.data, .n = leg->text.len };
-        x->tokens = answer_peek_tokens(&leg->answer, true, &x->n_tokens);
-        x->finish = leg->end.finish;
-        is_lost = is_lost || leg->text.failed || leg->answer.bytes.failed;
-    }
-    buf_reset(&s->out);
-    call->dialect->whole(&s->out, &call->head, choices, call->n_legs, &call->usage);
-    if (is_lost || s->out.failed) {
-        struct api_error e;
-        api_error_set(&e, 500, NULL, NULL, "the reply is over its limit of %d bytes: stream it",
-                      LIMIT_REPLY_BYTES);
-        call_fail(call, &e);
-        return;
-    }
-    call_extra_headers(call, extra, sizeof(extra));
-    call->conn = NULL;
-    reply_json(s, c, call->request_id, call->origin, extra, &s->out);
-}
-
-/* One answer is whole, or all are. */
-static void call_leg_done(struct leg *leg)
-{
-    struct call *call = leg->call;
-    struct server *s = call->server;
-    struct http_conn *c = call->conn;
-    if (!call->is_streaming) {
-        answer_show(&leg->answer, leg->end.text_safe, true, &leg->text);
-        if (call->n_live == 0)
-            call_reply_whole(call);
-        return;
-    }
-    struct dialect_choice choice = { .index = leg->index, .finish = leg->end.finish };
-    buf_reset(&s->out);
-    call_stream_text(leg, leg->end.text_safe, true);
-    call->dialect->end(&s->out, &call->head, &choice);
-    if (call->n_live == 0)
-        call->dialect->close(&s->out, &call->head, &call->usage);
-    http_stream_add(c, s->out.data, s->out.len);
-    if (call->n_live > 0)
-        return;
-    call->conn = NULL;
-    http_stream_end(c);
-}
-
-static void call_finished(struct leg *leg, const struct sched_finished *f)
-{
-    struct call *call = leg->call;
-    leg->end = *f;
-    leg->is_live = leg->is_cancel_due = false;
-    call->n_live--;
-    call_drop_leg(leg);
-    call->usage.prompt_tokens = call->prepared->prompt_tokens;
-    call->usage.completion_tokens += f->n_tokens;
-    call->usage.prompt_us += f->prefill_us;
-    call->usage.decode_us += f->decode_us;
-    log_debug("http", "%s: answer %d: %d prompt tokens in %lld ms, %d tokens in %lld ms",
-              call->request_id, leg->index, f->n_prompt, (long long)f->prefill_us / 1000,
-              f->n_tokens, (long long)f->decode_us / 1000);
-    if (call->conn && f->finish == FINISH_ERROR) {
-        struct api_error e;
-        api_error_from(&e, &f->err);
-        call_fail(call, &e);
-    } else if (call->conn) {
-        call_leg_done(leg);
-    }
-    call_free_if_over(call);
-}
-
-void call_event(struct server *s, const struct sched_event *ev)
-{
-    struct leg *leg = s->legs[ev->id % LIMIT_LIVE];
-    BUG_ON(!leg || leg->id != ev->id); /* a leg stays until its FINISHED */
-    if (ev->kind == SCHED_EVENT_TOKEN)
-        call_token(leg, &ev->token);
-    else
-        call_finished(leg, &ev->finished);
-}
-
-/* --- the client is gone, or the server goes --- */
+/* --- the client is gone, or somebody ends it --- */
 
 void call_closed(void *arg, struct http_conn *c)
 {
@@ -404,10 +291,8 @@ void call_closed(void *arg, struct http_conn *c)
     if (!call)
         return;
     call->conn = NULL;
-    log_debug("http", "%s: the client is gone", call->request_id);
-    if (call->job)
-        atomic_store(&call->job->is_cancelled, true);
-    call_cancel_legs(call);
+    log_debug("http", "%s: the client is gone", call->to.request_id);
+    call_abandon(call);
     call_free_if_over(call);
 }
 
@@ -427,17 +312,36 @@ void call_retry(struct server *s)
     }
 }
 
-void call_end_all(struct server *s, const char *why)
+/* A call that is not answered yet, of that id or (NULL) of any. */
+static struct call *call_find(const struct server *s, const char *request_id)
 {
-    struct call *next;
-    struct api_error e;
-    api_error_set(&e, 503, "unavailable", NULL, "%s", why);
-    for (struct call *call = s->calls; call; call = next) {
-        next = call->next;
-        if (call->job)
-            atomic_store(&call->job->is_cancelled, true);
-        if (call->conn)
-            call_fail(call, &e);
+    struct call *call = s->calls;
+    while (call && (!call->conn || (request_id && strcmp(call->to.request_id, request_id) != 0)))
+        call = call->next;
+    return call;
+}
+
+/* From the list's start after each one: the end of a reply may end other calls (invariant 2). */
+static int32_t call_fail_each(struct server *s, const char *request_id, const struct api_error *e)
+{
+    int32_t n = 0;
+    for (struct call *call; (call = call_find(s, request_id)) != NULL; n++) {
+        call_fail(call, e);
         call_free_if_over(call);
     }
+    return n;
+}
+
+int32_t call_cancel_id(struct server *s, const char *request_id)
+{
+    struct api_error e;
+    api_error_set(&e, 499, "cancelled", NULL, "the request was cancelled");
+    return call_fail_each(s, request_id, &e);
+}
+
+void call_end_all(struct server *s, const char *why)
+{
+    struct api_error e;
+    api_error_set(&e, 503, "unavailable", NULL, "%s", why);
+    (void)call_fail_each(s, NULL, &e);
 }

@@ -1,129 +1,12 @@
 /* dialect_openai.c - chat.completion, chat.completion.chunk and text_completion objects. */
-#include "base/utf8.h"
 #include "server/dialect.h"
 #include "json/json.h"
 
-#include <math.h>
 #include <stdio.h>
-
-#define LOGPROB_FLOOR -9999.0 /* stands for minus infinity, which JSON cannot say */
 
 static const char *openai_finish(enum finish f)
 {
     return f == FINISH_LENGTH ? "length" : "stop";
-}
-
-static void openai_logprob(struct json_writer *w, float v)
-{
-    double d = v;
-    json_double(w, isfinite(d) && d > LOGPROB_FLOOR ? d : LOGPROB_FLOOR);
-}
-
-/* --- logprobs --- */
-
-static void openai_chat_logprob(struct json_writer *w, const struct tokenizer *t, int32_t id,
-                                float logprob)
-{
-    struct tokenizer_str s = tokenizer_bytes(t, id, true);
-    json_key(w, "token");
-    json_strn(w, s.data, s.len);
-    json_key(w, "logprob");
-    openai_logprob(w, logprob);
-    json_key(w, "bytes");
-    json_begin_array(w);
-    for (size_t i = 0; i < s.len; i++)
-        json_int(w, (unsigned char)s.data[i]);
-    json_end_array(w);
-}
-
-static void openai_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
-                                 const struct dialect_choice *c)
-{
-    json_key(w, "logprobs");
-    if (!h->has_logprobs) {
-        json_null(w);
-        return;
-    }
-    json_begin_object(w);
-    json_key(w, "content");
-    json_begin_array(w);
-    for (size_t i = 0; i < c->n_tokens; i++) {
-        const struct engine_token *t = &c->tokens[i].token;
-        json_begin_object(w);
-        openai_chat_logprob(w, h->tokenizer, t->id, t->logprob);
-        json_key(w, "top_logprobs");
-        json_begin_array(w);
-        for (int32_t k = 0; k < t->n_top; k++) {
-            json_begin_object(w);
-            openai_chat_logprob(w, h->tokenizer, t->top[k].id, t->top[k].logprob);
-            json_end_object(w);
-        }
-        json_end_array(w);
-        json_end_object(w);
-    }
-    json_end_array(w);
-    json_key(w, "refusal");
-    json_null(w);
-    json_end_object(w);
-}
-
-/* A token as a string that stays apart from others: bytes that are no text are spelled "bytes:\xe2\x80". */
-static void openai_token_name(struct buf *out, const struct tokenizer *t, int32_t id)
-{
-    struct tokenizer_str s = tokenizer_bytes(t, id, true);
-    buf_reset(out);
-    if (utf8_is_valid(s.data, s.len)) {
-        buf_add(out, s.data, s.len);
-        return;
-    }
-    buf_add_str(out, "bytes:");
-    for (size_t i = 0; i < s.len; i++)
-        buf_printf(out, "\\x%02x", (unsigned char)s.data[i]);
-}
-
-static void openai_text_logprobs(struct json_writer *w, const struct dialect_head *h,
-                                 const struct dialect_choice *c)
-{
-    struct buf name;
-    json_key(w, "logprobs");
-    if (!h->has_logprobs) {
-        json_null(w);
-        return;
-    }
-    buf_init(&name, MEM_CAT_REQUEST, 1 << 16);
-    json_begin_object(w);
-    json_key(w, "tokens");
-    json_begin_array(w);
-    for (size_t i = 0; i < c->n_tokens; i++) {
-        openai_token_name(&name, h->tokenizer, c->tokens[i].token.id);
-        json_strn(w, name.data, name.len);
-    }
-    json_end_array(w);
-    json_key(w, "token_logprobs");
-    json_begin_array(w);
-    for (size_t i = 0; i < c->n_tokens; i++)
-        openai_logprob(w, c->tokens[i].token.logprob);
-    json_end_array(w);
-    json_key(w, "top_logprobs");
-    json_begin_array(w);
-    for (size_t i = 0; i < c->n_tokens; i++) {
-        const struct engine_token *t = &c->tokens[i].token;
-        json_begin_object(w);
-        for (int32_t k = 0; k < t->n_top; k++) {
-            openai_token_name(&name, h->tokenizer, t->top[k].id);
-            json_key(w, name.data);
-            openai_logprob(w, t->top[k].logprob);
-        }
-        json_end_object(w);
-    }
-    json_end_array(w);
-    json_key(w, "text_offset");
-    json_begin_array(w);
-    for (size_t i = 0; i < c->n_tokens; i++)
-        json_int(w, c->tokens[i].text_offset);
-    json_end_array(w);
-    json_end_object(w);
-    buf_release(&name);
 }
 
 /* --- parts --- */
@@ -260,7 +143,7 @@ static void openai_chat_chunk(struct buf *out, const struct dialect_head *h,
     }
     json_end_object(&w);
     if (c->text && !has_role) {
-        openai_chat_logprobs(&w, h, c);
+        dialect_chat_logprobs(&w, h, c);
     } else {
         json_key(&w, "logprobs");
         json_null(&w);
@@ -310,7 +193,7 @@ static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
         json_key(&w, "refusal");
         json_null(&w);
         json_end_object(&w);
-        openai_chat_logprobs(&w, h, &c[i]);
+        dialect_chat_logprobs(&w, h, &c[i]);
         openai_finish_reason(&w, c[i].finish);
         json_end_object(&w);
     }
@@ -340,11 +223,12 @@ static void openai_text_choice(struct json_writer *w, const struct dialect_head 
     json_key(w, "index");
     json_int(w, c->index);
     if (c->text) {
-        openai_text_logprobs(w, h, c);
+        dialect_text_logprobs(w, h, c);
     } else {
         json_key(w, "logprobs");
         json_null(w);
     }
+    dialect_prompt_logprobs(w, h, c);
     openai_finish_reason(w, c->finish);
     json_end_object(w);
 }

@@ -1,4 +1,5 @@
 #include "server/fields.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,7 +24,9 @@ struct fields_row {
 #define AT(member) offsetof(struct fields, member)
 #define CHAT       FIELDS_ROUTE_CHAT
 #define COMP       FIELDS_ROUTE_COMPLETIONS
+#define SIGNAL     FIELDS_ROUTE_SIGNAL
 #define ALL        FIELDS_ROUTE_ALL
+#define EVERY      (ALL | SIGNAL)
 #define NUMBER     FIELDS_KIND_NUMBER
 #define INT        FIELDS_KIND_INT
 #define BOOL       FIELDS_KIND_BOOL
@@ -33,12 +36,12 @@ struct fields_row {
 
 /* clang-format off */
 static const struct fields_row fields_table[] = {
-    { "model", ALL, OTHER, 0, 0, 0, "any name, or none, is served by the loaded model; with `--strict-model` another name is 404" },
-    { "messages", CHAT, OTHER, 0, 0, 0, "roles system, developer, user, assistant, tool; content is a string, null, or text parts (joined by a newline)" },
-    { "prompt", COMP, OTHER, 0, 0, 0, "a string, an array of strings, an array of token ids, or an array of those; control tokens in strings are parsed" },
+    { "model", EVERY, OTHER, 0, 0, 0, "any name, or none, is served by the loaded model; with `--strict-model` another name is 404" },
+    { "messages", CHAT | SIGNAL, OTHER, 0, 0, 0, "roles system, developer, user, assistant, tool; content is a string, null, or text parts (joined by a newline)" },
+    { "prompt", COMP | SIGNAL, OTHER, 0, 0, 0, "a string, an array of strings, an array of token ids, or an array of those (of a signal, one alone); control tokens in strings are parsed" },
     { "stream", ALL, BOOL, 0, 0, AT(stream), "server-sent events" },
     { "stream_options", ALL, OTHER, 0, 0, 0, "`include_usage`: a last chunk with empty `choices` and the usage" },
-    { "max_tokens", ALL, INT, -1, BIG, AT(max_tokens), "at most so many tokens, clamped to the room; unset or -1: until the model ends or the context is full" },
+    { "max_tokens", ALL, INT, -1, BIG, AT(max_tokens), "at most so many tokens, clamped to the room; unset or -1: until the model ends or the context is full; 0: only with `echo` or `prompt_logprobs`" },
     { "max_completion_tokens", ALL, INT, -1, BIG, AT(max_completion_tokens), "as `max_tokens`, and wins over it" },
     { "n_predict", COMP, INT, -1, BIG, AT(max_tokens), "as `max_tokens`" },
     { "n", ALL, INT, 1, LIMIT_CHOICES, AT(n), "answers per prompt; the first equals the one that `n` = 1 gives" },
@@ -61,16 +64,22 @@ static const struct fields_row fields_table[] = {
     { "logprobs", CHAT, BOOL, 0, 0, AT(logprobs), "log-probabilities of the answer's tokens" },
     { "top_logprobs", CHAT, INT, 0, 20, AT(n_logprobs), "so many of the likeliest tokens at each place; needs `logprobs`" },
     { "logprobs", COMP, INT, 0, 20, AT(n_logprobs), "log-probabilities of the tokens and of so many of the likeliest" },
-    { "echo", COMP, BOOL, 0, 0, AT(echo), "the prompt comes first in the text; not together with `logprobs`" },
+    { "echo", COMP, BOOL, 0, 0, AT(echo), "the prompt comes first in the text, and with `logprobs` in its lists" },
+    { "prompt_logprobs", COMP, INT, 0, 20, AT(n_prompt_logprobs), "log-probabilities of the prompt's tokens and of so many of the likeliest in their places" },
     { "suffix", COMP, OTHER, 0, 0, 0, "not supported: 400 unless empty" },
     { "ignore_eos", ALL, BOOL, 0, 0, AT(ignore_eos), "the model's end tokens do not end the answer" },
-    { "tools", CHAT, OTHER, 0, 0, 0, "handed to the template" },
-    { "tool_choice", CHAT, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; others are 400" },
+    { "tools", CHAT | SIGNAL, OTHER, 0, 0, 0, "handed to the template" },
+    { "tool_choice", CHAT | SIGNAL, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; others are 400" },
     { "response_format", ALL, OTHER, 0, 0, 0, "`text`; json kinds are 400" },
-    { "chat_template_kwargs", CHAT, OTHER, 0, 0, 0, "variables for the template" },
-    { "reasoning_effort", CHAT, OTHER, 0, 0, 0, "a variable for the template" },
-    { "documents", CHAT, OTHER, 0, 0, 0, "a variable for the template" },
-    { "add_generation_prompt", CHAT, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
+    { "chat_template_kwargs", CHAT | SIGNAL, OTHER, 0, 0, 0, "variables for the template" },
+    { "reasoning_effort", CHAT | SIGNAL, OTHER, 0, 0, 0, "a variable for the template" },
+    { "documents", CHAT | SIGNAL, OTHER, 0, 0, 0, "a variable for the template" },
+    { "add_generation_prompt", CHAT | SIGNAL, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
+    { "priority", EVERY, INT, -1000, 1000, AT(priority), "lower goes first; 0 unless given" },
+    { "deadline_ms", EVERY, INT, 1, 604800000, AT(deadline_ms), "so long after its arrival the request ends with an error (504, `deadline_exceeded`); what was streamed stays" },
+    { "background", EVERY, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do" },
+    { "count", SIGNAL, INT, 1, ENGINE_SIGNAL_BINS_MAX, AT(count), "bins; 80 unless given" },
+    { "minimum", SIGNAL, NUMBER, -1e6, 0, AT(minimum), "where the first bin begins, below 0; -20 unless given" },
     { "parallel_tool_calls", CHAT, NOTED, 0, 0, 0, "accepted" },
     { "user", ALL, NOTED, 0, 0, 0, "accepted" },
     { "metadata", ALL, NOTED, 0, 0, 0, "accepted" },
@@ -159,7 +168,8 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 
 void fields_print(struct buf *out)
 {
-    static const char *const routes[] = { "", "chat", "completions", "both" };
+    static const char *const routes[] = { "",       "chat",         "completions",         "both",
+                                          "signal", "chat, signal", "completions, signal", "all" };
     static const char *const kinds[] = { "number", "integer", "boolean", "", "" };
     buf_add_str(out, "| field | endpoint | type | meaning |\n|---|---|---|---|\n");
     for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {

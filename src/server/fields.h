@@ -10,6 +10,7 @@
 enum fields_route {
     FIELDS_ROUTE_CHAT = 1 << 0,
     FIELDS_ROUTE_COMPLETIONS = 1 << 1,
+    FIELDS_ROUTE_SIGNAL = 1 << 2,
     FIELDS_ROUTE_ALL = FIELDS_ROUTE_CHAT | FIELDS_ROUTE_COMPLETIONS,
 };
 
@@ -20,9 +21,12 @@ struct fields {
     double repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, penalty_last_n, seed;
     int64_t max_tokens, max_completion_tokens, n, best_of;
+    int64_t n_prompt_logprobs, priority, deadline_ms;
+    int64_t count; /* of a signal, as minimum */
+    double minimum;
     int64_t n_logprobs; /* completions: logprobs; chat: top_logprobs */
     bool logprobs;      /* chat */
-    bool stream, echo, ignore_eos;
+    bool stream, echo, ignore_eos, background;
     bool add_generation_prompt;
 };
 

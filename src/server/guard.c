@@ -1,5 +1,11 @@
-/* guard.c - against web pages that reach into the machine: a browser sends the name it believes to talk to (Host), so a page
- * whose name was rebound to a loopback address shows itself by it, and the page's own address (Origin). */
+/* guard.c - who asks. Against web pages that reach into the machine: a browser sends the name it believes to talk to (Host), so a page
+ * whose name was rebound to a loopback address shows itself by it, and the page's own address (Origin). And whose turn it is: an
+ * account for each API key or address, of which nothing but a hash under a secret of this process is kept. */
+#define ERR_STATE OPENSSL_ERR_STATE /* a type of theirs has the name of a code of ours */
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#undef ERR_STATE
+
 #include "server/server_int.h"
 
 #include <arpa/inet.h>
@@ -80,4 +86,20 @@ bool guard_origin(const struct server *s, const char *origin, const char *own_ho
             return true;
     }
     return false;
+}
+
+uint64_t guard_account(const struct server *s, const struct http_head *head, const char *peer)
+{
+    const char *bearer = http_header(head, "Authorization"), *key = http_header(head, "x-api-key");
+    unsigned char text[LIMIT_HEAD_BYTES + 8], hash[EVP_MAX_MD_SIZE];
+    unsigned int n_hash = sizeof(hash);
+    uint64_t account;
+    bool is_bearer = bearer && strncasecmp(bearer, "Bearer ", 7) == 0 && bearer[7];
+    const char *who = is_bearer ? bearer + 7 : key && *key ? key : peer;
+    size_t n = strlen(who);
+    text[0] = who == peer ? 'a' : 'k'; /* a key that is spelled like an address is none */
+    memcpy(text + 1, who, n);          /* within the head's limit, as all headers */
+    BUG_ON(!HMAC(EVP_sha256(), s->secret, sizeof(s->secret), text, n + 1, hash, &n_hash));
+    memcpy(&account, hash, sizeof(account));
+    return account;
 }

@@ -40,6 +40,7 @@ struct http_conn {
     struct http_chunked chunked;
     struct buf body;
     void *data;
+    char peer[64]; /* numeric address */
 };
 
 struct http_server {
@@ -52,6 +53,7 @@ struct http_server {
     int n_conns, max_conns;
     size_t bodies_bytes; /* of bodies that are being received */
     int port;
+    int64_t n_replies[6]; /* by the first digit of their status */
     bool is_stopping;
 };
 
@@ -163,9 +165,11 @@ static const char *http_reason(int status)
         { 417, "Expectation Failed" },
         { 429, "Too Many Requests" },
         { 431, "Request Header Fields Too Large" },
+        { 499, "Client Closed Request" },
         { 500, "Internal Server Error" },
         { 501, "Not Implemented" },
         { 503, "Service Unavailable" },
+        { 504, "Gateway Timeout" },
         { 505, "HTTP Version Not Supported" },
     };
     for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
@@ -180,6 +184,7 @@ static void http_add_head(struct http_conn *c, int status, const char *content_t
     struct evbuffer *out = bufferevent_get_output(c->bev);
     char date[64];
     struct tm tm;
+    c->server->n_replies[status / 100 < 6 ? status / 100 : 0]++;
     time_t now = time(NULL);
     gmtime_r(&now, &tm);
     strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
@@ -246,6 +251,11 @@ void http_stream_end(struct http_conn *c)
 size_t http_unsent(const struct http_conn *c)
 {
     return evbuffer_get_length(bufferevent_get_output(c->bev));
+}
+
+const char *http_peer(const struct http_conn *c)
+{
+    return c->peer;
 }
 
 void http_set_data(struct http_conn *c, void *data)
@@ -486,6 +496,8 @@ static void http_on_accept(struct evconnlistener *listener, evutil_socket_t fd,
     struct timeval stall = { s->seconds.stall, 0 };
     struct http_conn *c = mem_alloc(MEM_CAT_SERVER, sizeof(*c));
     http_set_socket(fd);
+    if (getnameinfo(addr, (socklen_t)len, c->peer, sizeof(c->peer), NULL, 0, NI_NUMERICHOST) != 0)
+        c->peer[0] = '\0';
     c->server = s;
     c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     c->timer = evtimer_new(s->base, http_on_timer, c);
@@ -585,6 +597,11 @@ int http_server_port(const struct http_server *s)
 int http_server_connections(const struct http_server *s)
 {
     return s->n_conns;
+}
+
+int64_t http_server_replies(const struct http_server *s, int hundreds)
+{
+    return s->n_replies[hundreds];
 }
 
 void http_server_stop_listening(struct http_server *s)

@@ -44,6 +44,8 @@ enum err_code http_server_open(struct event_base *base, const char *host, int po
                                struct http_server **out, struct err *err) MUST_CHECK;
 int http_server_port(const struct http_server *s);
 int http_server_connections(const struct http_server *s);
+/* Replies so far whose status begins with that digit. */
+int64_t http_server_replies(const struct http_server *s, int hundreds);
 void http_server_stop_listening(
     struct http_server *s); /* and close what is idle; replies say Connection: close */
 void http_server_close(struct http_server *s); /* everything, at once; `closed` is called */
@@ -51,6 +53,9 @@ void http_server_close(struct http_server *s); /* everything, at once; `closed` 
 /* What the layer above keeps with the request that is being answered. */
 void http_set_data(struct http_conn *c, void *data);
 void *http_data(const struct http_conn *c);
+
+/* The numeric address of the other end; "" where it is not known. */
+const char *http_peer(const struct http_conn *c);
 
 /* The body of the request: moved into out (initialised by the callee). */
 void http_take_body(struct http_conn *c, struct buf *out);

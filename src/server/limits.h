@@ -18,21 +18,25 @@
 #define LIMIT_UNSENT_LOW     (64 << 10)  /* ... and go on */
 
 /* preparation */
-#define LIMIT_PREPARING    64 /* requests in preparation, running and waiting */
-#define LIMIT_PREP_THREADS 2
+#define LIMIT_PREPARING    64          /* requests of a class that wait for a slot */
+#define LIMIT_PREP_THREADS 2           /* slots for text; grammars and media have one each */
+#define LIMIT_PREP_SLOTS   4           /* of any class */
 #define LIMIT_JSON_VALUES  (256 << 20) /* bytes of parsed values of one body */
 #define LIMIT_PROMPT_BYTES (64 << 20)  /* rendered prompt */
 #define LIMIT_REPLY_BYTES  (64 << 20)  /* one JSON reply */
 
 /* generation */
-#define LIMIT_WAITING          64   /* accepted and not started */
-#define LIMIT_CHOICES          32   /* answers of one request: prompts x n */
-#define LIMIT_LIVE             1024 /* answers being generated or waiting, of all requests */
-#define LIMIT_LOGIT_BIAS       4096 /* entries */
-#define LIMIT_IGNORED_NAMES    32   /* unknown fields named in x-plumb-ignored ... */
-#define LIMIT_IGNORED_BYTES    512  /* ... and their bytes */
-#define LIMIT_REQUEST_ID_BYTES 128  /* of a client's X-Request-Id */
-#define LIMIT_DRAIN_SECONDS    30   /* running answers may go on so long after SIGTERM */
-#define LIMIT_RETRY_SECONDS    5    /* what Retry-After says */
+#define LIMIT_WAITING          64          /* accepted and not started */
+#define LIMIT_CHOICES          32          /* answers of one request: prompts x n */
+#define LIMIT_LIVE             1024        /* answers being generated or waiting, of all requests */
+#define LIMIT_SCORES_BYTES     (32 << 20)  /* scores of one request's prompts */
+#define LIMIT_SCORES_TOTAL     (256 << 20) /* and of all requests */
+#define LIMIT_LOGIT_BIAS       4096        /* entries */
+#define LIMIT_IGNORED_NAMES    32          /* unknown fields named in x-plumb-ignored ... */
+#define LIMIT_IGNORED_BYTES    512         /* ... and their bytes */
+#define LIMIT_REQUEST_ID_BYTES 128         /* of a client's X-Request-Id */
+#define LIMIT_DRAIN_SECONDS    30          /* running answers may go on so long after SIGTERM */
+#define LIMIT_WEDGED_SECONDS   120         /* a step that takes longer will not end any more */
+#define LIMIT_RETRY_SECONDS    5           /* what Retry-After says */
 
 #endif

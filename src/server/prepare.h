@@ -12,6 +12,7 @@
 enum prepare_kind {
     PREPARE_CHAT,
     PREPARE_COMPLETIONS,
+    PREPARE_SIGNAL, /* the last one that the scheduler takes */
     PREPARE_TOKENIZE,
     PREPARE_DETOKENIZE,
     PREPARE_APPLY_TEMPLATE,
@@ -23,6 +24,25 @@ struct prepare_context {
     const char *model_id;
 };
 
+struct prepare_input {
+    enum prepare_kind kind;
+    const char *body; /* [n] bytes, read only */
+    size_t n;
+    uint64_t seed;                    /* what to use where the request names none */
+    uint64_t trace;                   /* track; 0 = none */
+    const _Atomic bool *is_cancelled; /* may be NULL; when true the result is not wanted any more */
+};
+
+/* One prompt of a request. */
+struct prepared_prompt {
+    int32_t first, n_choices; /* its answers: [first, first + n_choices) */
+    int32_t n_tokens;
+    char *echo;        /* text before each answer, or NULL */
+    bool echo_special; /* control tokens are part of that text */
+    /* NULL, or [n_tokens]: filled by the engine with the first answer's first token or end */
+    struct engine_token *scores;
+};
+
 /* One prepared request. */
 struct prepared {
     enum prepare_kind kind;
@@ -30,19 +50,26 @@ struct prepared {
     struct buf reply;       /* not a generation: the JSON to send */
     /* a generation from here */
     bool is_stream, includes_usage;
-    int32_t n_logprobs; /* -1 = none */
-    int32_t n_choices;  /* prompts x n, prompt-major */
-    struct sched_request
-        *requests[LIMIT_CHOICES]; /* [n_choices]; ids are not set yet; NULL once taken */
-    char *echo[LIMIT_CHOICES];    /* text before the answer, or NULL */
-    int64_t prompt_tokens;        /* each prompt once */
+    bool echoes_logprobs;      /* the prompt's log-probabilities stand before the answer's */
+    bool is_background;        /* of the requests, as priority */
+    int32_t n_logprobs;        /* -1 = none */
+    int32_t n_prompt_logprobs; /* -1 = none */
+    int32_t priority;
+    int64_t deadline_ms; /* after arrival; 0 = none */
+    int32_t n_choices;   /* prompts x n, prompt-major */
+    int32_t n_prompts;
+    /* [n_choices]; ids, key, deadline and track are not set yet; NULL once taken */
+    struct sched_request *requests[LIMIT_CHOICES];
+    struct prepared_prompt prompts[LIMIT_CHOICES]; /* [n_prompts] */
+    int64_t score_bytes;                           /* of all scores */
+    struct engine_signal signal;                   /* its bins are ours */
+    int64_t prompt_tokens;                         /* each prompt once */
     uint64_t seed;
     char ignored[LIMIT_IGNORED_BYTES];
 };
 
-/* body is read only. seed: what to use where the request names none. */
-struct prepared *prepare_request(const struct prepare_context *ctx, enum prepare_kind kind,
-                                 const char *body, size_t n, uint64_t seed);
-void prepare_free(struct prepared *p); /* and the requests that nobody took */
+struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in);
+/* And the requests that nobody took. The engine must be done with scores and bins. */
+void prepare_free(struct prepared *p);
 
 #endif

@@ -2,8 +2,24 @@
 #ifndef PLUMB_SERVER_PREPARE_INT_H
 #define PLUMB_SERVER_PREPARE_INT_H
 
+#include "server/fields.h"
 #include "server/prepare.h"
 #include "json/json.h"
+
+struct prepare_generation { /* what is gathered before the requests are made */
+    const struct prepare_context *ctx;
+    const struct prepare_input *in;
+    const struct json *body;
+    struct fields fields;
+    struct engine_request engine;
+    struct logit_bias *bias; /* [LIMIT_LOGIT_BIAS] or NULL */
+    struct engine_bytes stops[ENGINE_STOPS_MAX];
+    int32_t n_score_top; /* of the prompts' scores; -1 = none are wanted */
+    struct prepared *p;
+};
+
+/* Read the prompts (or messages) and make their requests. */
+bool prepare_prompts(struct prepare_generation *g, struct api_error *e);
 
 /* Render the chat template for body; out is initialised here and released by the caller in any case. */
 bool prepare_render(const struct prepare_context *ctx, const struct json *body,

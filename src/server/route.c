@@ -1,5 +1,4 @@
 /* route.c - which path does what, and what a head alone decides: Host, Origin, method, size. */
-#include "base/clock.h"
 #include "server/server_int.h"
 #include "json/json.h"
 
@@ -9,10 +8,11 @@
 struct route {
     const char *path;
     enum http_method method; /* HEAD goes where GET goes */
-    /* Answer at once, on the I/O thread; or NULL, then the body is prepared as `kind`. */
-    void (*now)(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                struct api_error *e);
+    /* Answer at once, on the I/O thread; or NULL, then the body is prepared as `kind`. rest: of the path, where is_prefix. */
+    void (*now)(struct server *s, const char *rest, struct buf *out, struct api_error *e);
     enum prepare_kind kind;
+    bool is_prefix;           /* an id follows */
+    const char *content_type; /* NULL: JSON */
 };
 
 static void route_write_state(struct server *s, struct buf *out)
@@ -26,19 +26,20 @@ static void route_write_state(struct server *s, struct buf *out)
     json_end_object(&w);
 }
 
-static void route_health(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                         struct api_error *e)
+static void route_health(struct server *s, const char *rest, struct buf *out, struct api_error *e)
 {
-    if (s->state == SERVER_STATE_READY)
-        route_write_state(s, out);
-    else if (s->state == SERVER_STATE_LOADING)
+    if (s->state == SERVER_STATE_LOADING)
         api_error_set(e, 503, "loading", NULL, "the model is loading");
-    else
+    else if (s->state == SERVER_STATE_DRAINING)
         api_error_set(e, 503, "draining", NULL, "the server is stopping");
+    else if (server_is_wedged(s))
+        api_error_set(e, 503, "wedged", NULL, "a step of the engine has been running for %lld s",
+                      (long long)(server_step_us(s) / 1000000));
+    else
+        route_write_state(s, out);
 }
 
-static void route_live(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                       struct api_error *e)
+static void route_live(struct server *s, const char *rest, struct buf *out, struct api_error *e)
 {
     route_write_state(s, out);
 }
@@ -79,24 +80,14 @@ static void route_write_model(struct server *s, struct json_writer *w)
     json_end_object(w);
 }
 
-static void route_models(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                         struct api_error *e)
+static void route_models(struct server *s, const char *rest, struct buf *out, struct api_error *e)
 {
     struct json_writer w;
-    const char *id = strlen(path) > strlen("/v1/models/") ? path + strlen("/v1/models/") : NULL;
     if (!s->model_id) {
         api_error_set(e, 503, "loading", NULL, "the model is loading");
         return;
     }
-    if (id && strcmp(id, s->model_id) != 0 && strcmp(id, s->model.engine->info.model_id) != 0) {
-        api_error_set(e, 404, "model_not_found", "model", "the model '%.80s' does not exist", id);
-        return;
-    }
     json_writer_init(&w, out);
-    if (id) {
-        route_write_model(s, &w);
-        return;
-    }
     json_begin_object(&w);
     json_key(&w, "object");
     json_str(&w, "list");
@@ -107,71 +98,81 @@ static void route_models(struct server *s, struct http_conn *c, const char *path
     json_end_object(&w);
 }
 
-static void route_stats(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                        struct api_error *e)
+static void route_model(struct server *s, const char *rest, struct buf *out, struct api_error *e)
 {
-    struct sched_stats st;
     struct json_writer w;
-    sched_read_stats(s->sched, &st);
-    const struct {
-        const char *name;
-        int64_t v;
-    } rows[] = {
-        { "connections", http_server_connections(s->http) },
-        { "calls", s->n_calls },
-        { "waiting", st.waiting },
-        { "running", st.running },
-        { "accepted", st.accepted },
-        { "finished", st.finished },
-        { "cancelled", st.cancelled },
-        { "failed", st.failed },
-        { "steps", st.steps },
-        { "prompt_tokens", st.prompt_tokens },
-        { "tokens", st.tokens },
-        { "last_step_us", st.last_step_us },
-        { "step_us_now", st.step_started_us ? clock_us() - st.step_started_us : 0 },
-        { "uptime_ms", (clock_us() - s->started_us) / 1000 },
-    };
+    if (!s->model_id) {
+        api_error_set(e, 503, "loading", NULL, "the model is loading");
+        return;
+    }
+    if (strcmp(rest, s->model_id) != 0 && strcmp(rest, s->model.engine->info.model_id) != 0) {
+        api_error_set(e, 404, "model_not_found", "model", "the model '%.80s' does not exist", rest);
+        return;
+    }
+    json_writer_init(&w, out);
+    route_write_model(s, &w);
+}
+
+/* End the requests of an X-Request-Id, wherever they are. */
+static void route_cancel(struct server *s, const char *rest, struct buf *out, struct api_error *e)
+{
+    struct json_writer w;
+    int32_t n = call_cancel_id(s, rest);
+    if (n == 0) {
+        api_error_set(e, 404, "request_not_found", "id", "no live request has the id '%.128s'",
+                      rest);
+        return;
+    }
+    buf_reset(out); /* the ended requests used it */
     json_writer_init(&w, out);
     json_begin_object(&w);
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        json_key(&w, rows[i].name);
-        json_int(&w, rows[i].v);
-    }
-    json_key(&w, "memory");
-    json_begin_object(&w);
-    for (int i = 0; i < MEM_CAT_COUNT; i++) {
-        json_key(&w, mem_cat_name((enum mem_cat)i));
-        json_int(&w, mem_bytes((enum mem_cat)i));
-    }
-    json_end_object(&w);
+    json_key(&w, "id");
+    json_str(&w, rest);
+    json_key(&w, "object");
+    json_str(&w, "request");
+    json_key(&w, "cancelled");
+    json_int(&w, n);
     json_end_object(&w);
 }
 
-static void route_index(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                        struct api_error *e);
+static void route_metrics(struct server *s, const char *rest, struct buf *out, struct api_error *e)
+{
+    metrics_write_text(s, out);
+}
+
+static void route_stats(struct server *s, const char *rest, struct buf *out, struct api_error *e)
+{
+    metrics_write_json(s, out);
+}
+
+static void route_index(struct server *s, const char *rest, struct buf *out, struct api_error *e);
+
+#define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 static const struct route routes[] = {
-    { "/health", HTTP_METHOD_GET, route_health, 0 },
-    { "/health/live", HTTP_METHOD_GET, route_live, 0 },
-    { "/health/ready", HTTP_METHOD_GET, route_health, 0 },
-    { "/v1/health", HTTP_METHOD_GET, route_health, 0 },
-    { "/stats", HTTP_METHOD_GET, route_stats, 0 },
-    { "/v1", HTTP_METHOD_GET, route_index, 0 },
-    { "/v1/models", HTTP_METHOD_GET, route_models, 0 },
-    { "/models", HTTP_METHOD_GET, route_models, 0 },
-    { "/v1/chat/completions", HTTP_METHOD_POST, NULL, PREPARE_CHAT },
-    { "/chat/completions", HTTP_METHOD_POST, NULL, PREPARE_CHAT },
-    { "/v1/completions", HTTP_METHOD_POST, NULL, PREPARE_COMPLETIONS },
-    { "/completions", HTTP_METHOD_POST, NULL, PREPARE_COMPLETIONS },
-    { "/tokenize", HTTP_METHOD_POST, NULL, PREPARE_TOKENIZE },
-    { "/detokenize", HTTP_METHOD_POST, NULL, PREPARE_DETOKENIZE },
-    { "/apply-template", HTTP_METHOD_POST, NULL, PREPARE_APPLY_TEMPLATE },
+    { "/health", HTTP_METHOD_GET, .now = route_health },
+    { "/health/live", HTTP_METHOD_GET, .now = route_live },
+    { "/health/ready", HTTP_METHOD_GET, .now = route_health },
+    { "/v1/health", HTTP_METHOD_GET, .now = route_health },
+    { "/metrics", HTTP_METHOD_GET, .now = route_metrics, .content_type = METRICS_TYPE },
+    { "/stats", HTTP_METHOD_GET, .now = route_stats },
+    { "/v1", HTTP_METHOD_GET, .now = route_index },
+    { "/v1/models", HTTP_METHOD_GET, .now = route_models },
+    { "/v1/models/", HTTP_METHOD_GET, .now = route_model, .is_prefix = true },
+    { "/models", HTTP_METHOD_GET, .now = route_models },
+    { "/v1/chat/completions", HTTP_METHOD_POST, .kind = PREPARE_CHAT },
+    { "/chat/completions", HTTP_METHOD_POST, .kind = PREPARE_CHAT },
+    { "/v1/completions", HTTP_METHOD_POST, .kind = PREPARE_COMPLETIONS },
+    { "/completions", HTTP_METHOD_POST, .kind = PREPARE_COMPLETIONS },
+    { "/signal", HTTP_METHOD_POST, .kind = PREPARE_SIGNAL },
+    { "/v1/requests/", HTTP_METHOD_DELETE, .now = route_cancel, .is_prefix = true },
+    { "/tokenize", HTTP_METHOD_POST, .kind = PREPARE_TOKENIZE },
+    { "/detokenize", HTTP_METHOD_POST, .kind = PREPARE_DETOKENIZE },
+    { "/apply-template", HTTP_METHOD_POST, .kind = PREPARE_APPLY_TEMPLATE },
 };
 
 /* name, version, model and endpoints: what a client that knows nothing asks. */
-static void route_index(struct server *s, struct http_conn *c, const char *path, struct buf *out,
-                        struct api_error *e)
+static void route_index(struct server *s, const char *rest, struct buf *out, struct api_error *e)
 {
     struct json_writer w;
     json_writer_init(&w, out);
@@ -187,22 +188,31 @@ static void route_index(struct server *s, struct http_conn *c, const char *path,
         json_null(&w);
     json_key(&w, "endpoints");
     json_begin_array(&w);
-    for (size_t i = 0; i < ARRAY_LEN(routes); i++)
-        json_str(&w, routes[i].path);
+    for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
+        char path[64];
+        snprintf(path, sizeof(path), "%s%s", routes[i].path, routes[i].is_prefix ? "{id}" : "");
+        json_str(&w, path);
+    }
     json_end_array(&w);
     json_end_object(&w);
 }
 
-static const struct route *route_find(const char *path, enum http_method method,
+/* Does the path lead there? *rest: what follows a prefix. */
+static bool route_leads(const struct route *r, const char *path, const char **rest)
+{
+    size_t n = strlen(r->path);
+    *rest = path + (r->is_prefix ? n : strlen(path));
+    return r->is_prefix ? strncmp(r->path, path, n) == 0 && path[n] : strcmp(r->path, path) == 0;
+}
+
+static const struct route *route_find(const char *path, enum http_method method, const char **rest,
                                       struct api_error *e)
 {
     bool is_known = false;
     if (method == HTTP_METHOD_HEAD)
         method = HTTP_METHOD_GET;
-    if (strncmp(path, "/v1/models/", 11) == 0 && path[11])
-        path = "/v1/models";
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
-        if (strcmp(routes[i].path, path) != 0)
+        if (!route_leads(&routes[i], path, rest))
             continue;
         if (routes[i].method == method)
             return &routes[i];
@@ -233,12 +243,13 @@ static bool route_guard(struct server *s, const struct http_head *head, struct a
 }
 
 /* A browser asks before it sends a page's request. */
-static void route_preflight(struct http_conn *c, const char *request_id, const char *origin)
+static void route_preflight(struct http_conn *c, const struct reply_to *to)
 {
     char headers[1024];
-    reply_headers(request_id, origin,
-                  "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
-                  "Access-Control-Allow-Headers: authorization, content-type, x-request-id\r\n"
+    reply_headers(to,
+                  "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+                  "Access-Control-Allow-Headers: authorization, content-type, x-api-key, "
+                  "x-request-id, x-trace-id\r\n"
                   "Access-Control-Max-Age: 600\r\n",
                   headers, sizeof(headers));
     http_reply(c, 204, NULL, headers, "", 0);
@@ -248,24 +259,25 @@ int64_t route_head(void *arg, struct http_conn *c, const struct http_head *head)
 {
     struct server *s = arg;
     struct api_error e = { 0 };
-    char request_id[LIMIT_REQUEST_ID_BYTES + 1];
-    const char *origin = http_header(head, "Origin");
-    reply_request_id(s, head, request_id);
+    struct reply_to to;
+    const char *rest;
+    reply_to_init(&to, head);
     if (!route_guard(s, head, &e)) {
-        reply_error(s, c, request_id, NULL, &e);
+        to.origin[0] = '\0'; /* gets no CORS headers */
+        reply_error(c, &to, &e);
         return -1;
     }
     if (head->method == HTTP_METHOD_OPTIONS) {
-        route_preflight(c, request_id, origin);
+        route_preflight(c, &to);
         return -1;
     }
-    const struct route *r = route_find(head->path, head->method, &e);
+    const struct route *r = route_find(head->path, head->method, &rest, &e);
     if (r && !r->now && s->state == SERVER_STATE_LOADING)
         api_error_set(&e, 503, "loading", NULL, "the model is loading; try again soon");
     if (r && !r->now && s->state == SERVER_STATE_DRAINING)
         api_error_set(&e, 503, "draining", NULL, "the server is stopping");
     if (e.status != 0) {
-        reply_error(s, c, request_id, origin, &e);
+        reply_error(c, &to, &e);
         return -1;
     }
     if (r->now)
@@ -277,30 +289,29 @@ void route_request(void *arg, struct http_conn *c, const struct http_head *head)
 {
     struct server *s = arg;
     struct api_error e = { 0 };
-    char request_id[LIMIT_REQUEST_ID_BYTES + 1];
-    const char *origin = http_header(head, "Origin");
-    const struct route *r = route_find(head->path, head->method, &e);
+    struct reply_to to;
+    const char *rest;
+    const struct route *r = route_find(head->path, head->method, &rest, &e);
     BUG_ON(!r); /* route_head has seen to it */
     if (!r->now) {
         call_begin(s, c, head, r->kind);
         return;
     }
-    reply_request_id(s, head, request_id);
+    reply_to_init(&to, head);
     buf_reset(&s->out);
-    r->now(s, c, head->path, &s->out, &e);
+    r->now(s, rest, &s->out, &e);
     if (e.status != 0)
-        reply_error(s, c, request_id, origin, &e);
+        reply_error(c, &to, &e);
     else
-        reply_json(s, c, request_id, origin, "", &s->out);
+        reply_body(c, &to, r->content_type, "", &s->out);
 }
 
 void route_refuse(void *arg, struct http_conn *c, const struct http_head *head, int status,
                   const char *text)
 {
-    struct server *s = arg;
     struct api_error e = { 0 };
-    char request_id[LIMIT_REQUEST_ID_BYTES + 1];
-    reply_request_id(s, head, request_id);
+    struct reply_to to;
+    reply_to_init(&to, head);
     api_error_set(&e, status, NULL, NULL, "%s", text);
-    reply_error(s, c, request_id, head ? http_header(head, "Origin") : NULL, &e);
+    reply_error(c, &to, &e);
 }

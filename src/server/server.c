@@ -1,6 +1,7 @@
 /* server.c - the I/O thread: what starts, what wakes it, how it ends. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "server/server_int.h"
 
 #include <errno.h>
@@ -17,6 +18,8 @@
 #define EVENT_ROOM      1024  /* events between engine thread and I/O thread */
 #define RETRY_US        20000 /* commands that found the scheduler's mail full */
 #define DRAIN_POLL_US   50000
+#define WATCH_US        1000000 /* between looks at the step that runs */
+#define FREE_US         5000000 /* for the engine to come back from its last step */
 #define DRAIN_FLUSH_US  1000000 /* for the last replies to leave */
 
 void server_sampling_unset(struct server_sampling *s)
@@ -41,6 +44,22 @@ static enum err_code server_load(void *arg, struct engine **out, struct err *err
     return code;
 }
 
+/* --- the workers' side --- */
+
+static void server_prepare(void *arg, struct worker_job *job)
+{
+    const struct server *s = arg;
+    const struct prepare_input in = {
+        .kind = job->kind,
+        .body = job->body.data,
+        .n = job->body.len,
+        .seed = job->seed,
+        .trace = job->trace,
+        .is_cancelled = &job->is_cancelled,
+    };
+    job->prepared = prepare_request(&s->prepare, &in);
+}
+
 static void server_wake(void *arg) /* thread: any */
 {
     const struct server *s = arg;
@@ -59,8 +78,8 @@ static void server_add_timer(struct event *timer, int64_t us)
 static void server_ready(struct server *s)
 {
     s->model_id = s->config.alias ? s->config.alias : s->model.engine->info.model_id;
-    struct prepare_context ctx = { &s->model, &s->config, s->model_id };
-    worker_pool_ready(s->workers, &ctx);
+    s->prepare = (struct prepare_context){ &s->model, &s->config, s->model_id };
+    worker_pool_start(s->workers);
     if (s->state != SERVER_STATE_LOADING)
         return;
     s->state = SERVER_STATE_READY;
@@ -113,17 +132,47 @@ static void server_on_retry(evutil_socket_t fd, short what, void *arg)
         server_add_timer(s->retry_timer, RETRY_US);
 }
 
+/* --- the watch over the engine --- */
+
+int64_t server_step_us(const struct server *s)
+{
+    struct sched_stats st;
+    if (!s->sched)
+        return 0;
+    sched_read_stats(s->sched, &st);
+    return st.step_started_us ? clock_us() - st.step_started_us : 0;
+}
+
+bool server_is_wedged(const struct server *s)
+{
+    return server_step_us(s) > s->config.wedged_seconds * 1000000;
+}
+
+static void server_on_watch(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *s = arg;
+    bool is_wedged = server_is_wedged(s);
+    if (is_wedged && !s->is_wedged)
+        log_error("server", "a step of the engine has been running for %lld seconds",
+                  (long long)(server_step_us(s) / 1000000));
+    else if (!is_wedged && s->is_wedged)
+        log_info("server", "the engine goes on");
+    s->is_wedged = is_wedged;
+    server_add_timer(s->watch_timer, WATCH_US);
+}
+
 /* --- the end --- */
 
 static void server_on_drain(evutil_socket_t fd, short what, void *arg)
 {
     struct server *s = arg;
     int64_t now = clock_us();
-    if (s->n_calls > 0 && now - s->drain_started_us > s->config.drain_seconds * 1000000)
+    int64_t late_us = now - s->drain_started_us - s->config.drain_seconds * 1000000;
+    if (s->n_calls > 0 && late_us > 0)
         call_end_all(s, "the server stops and this answer took too long");
     bool is_flushed =
         http_server_connections(s->http) == 0 || now - s->last_call_us > DRAIN_FLUSH_US;
-    if (s->n_calls == 0 && is_flushed)
+    if ((s->n_calls == 0 && is_flushed) || late_us > FREE_US)
         event_base_loopexit(s->base, NULL);
     else
         server_add_timer(s->drain_timer, DRAIN_POLL_US);
@@ -132,7 +181,8 @@ static void server_on_drain(evutil_socket_t fd, short what, void *arg)
 static void server_on_signal(evutil_socket_t fd, short what, void *arg)
 {
     struct server *s = arg;
-    if (s->state != SERVER_STATE_READY) { /* loading, or asked twice */
+    s->is_hurried = s->state == SERVER_STATE_DRAINING; /* asked twice */
+    if (s->state != SERVER_STATE_READY) {
         event_base_loopbreak(s->base);
         return;
     }
@@ -165,6 +215,8 @@ static void server_set_config(struct server *s, const struct server_config *conf
         s->config.drain_seconds = LIMIT_DRAIN_SECONDS;
     if (s->config.max_waiting == 0)
         s->config.max_waiting = LIMIT_WAITING;
+    if (s->config.wedged_seconds == 0)
+        s->config.wedged_seconds = LIMIT_WEDGED_SECONDS;
     if (s->config.max_stall_ms == 0)
         s->config.max_stall_ms = 250;
     const char *host = config->host;
@@ -174,36 +226,34 @@ static void server_set_config(struct server *s, const struct server_config *conf
              host + is_bracketed);
 }
 
+/* Everything that workers and scheduler still hold of our calls comes back. False: the engine does not. */
+static bool server_collect(struct server *s)
+{
+    struct sched_event ev;
+    struct worker_job *job;
+    int64_t end_us = clock_us() + FREE_US;
+    call_end_all(s, "the server stops");
+    sched_drain(s->sched);
+    while (s->n_calls > 0 && clock_us() < end_us) {
+        if (s->has_due)
+            call_retry(s);
+        while ((job = worker_next(s->workers)) != NULL)
+            call_prepared(s, job);
+        while (sched_next_event(s->sched, &ev, 10000) == ERR_OK)
+            server_handle_event(s, &ev);
+    }
+    return server_step_us(s) == 0;
+}
+
 static void server_free(struct server *s)
 {
-    http_server_close(s->http);
-    struct sched_event ev;
-    if (s->sched) {
-        call_end_all(s, "the server stops");
-        sched_drain(s->sched);
-        for (struct call *c = s->calls; c; c = c->next)
-            for (int32_t i = 0; i < c->n_legs; i++)
-                (void)!sched_cancel(s->sched, c->legs[i].id);
-        /* What the workers and the scheduler still hold of our calls comes back now. */
-        for (int i = 0; s->n_calls > 0 && i < 500; i++) {
-            struct worker_job *job;
-            while ((job = worker_next(s->workers)) != NULL)
-                call_prepared(s, job);
-            while (sched_next_event(s->sched, &ev, 10000) == ERR_OK)
-                server_handle_event(s, &ev);
-        }
+    struct event *events[] = { s->wake_event, s->retry_timer, s->drain_timer, s->watch_timer };
+    if (s->sched)
         sched_stop(s->sched);
-    }
     worker_pool_free(s->workers);
-    for (int i = 0; i < 2; i++)
-        if (s->signals[i])
-            event_free(s->signals[i]);
-    if (s->wake_event)
-        event_free(s->wake_event);
-    if (s->retry_timer)
-        event_free(s->retry_timer);
-    if (s->drain_timer)
-        event_free(s->drain_timer);
+    for (size_t i = 0; i < ARRAY_LEN(events); i++)
+        if (events[i])
+            event_free(events[i]);
     if (s->base)
         event_base_free(s->base);
     if (s->wake_fd >= 0)
@@ -225,6 +275,7 @@ static enum err_code server_start(struct server *s, struct err *err)
     s->wake_event = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, server_on_wake, s);
     s->retry_timer = evtimer_new(s->base, server_on_retry, s);
     s->drain_timer = evtimer_new(s->base, server_on_drain, s);
+    s->watch_timer = evtimer_new(s->base, server_on_watch, s);
     event_add(s->wake_event, NULL);
     for (int i = 0; i < 2; i++) {
         s->signals[i] = evsignal_new(s->base, signals[i], server_on_signal, s);
@@ -238,7 +289,15 @@ static enum err_code server_start(struct server *s, struct err *err)
     if (code != ERR_OK)
         return code;
     server_set_url(s);
-    s->workers = worker_pool_new(LIMIT_PREP_THREADS, LIMIT_PREPARING, server_wake, s);
+    const struct worker_config wc = {
+        .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, 1, 1 },
+        .max_queued = LIMIT_PREPARING,
+        .prepare = server_prepare,
+        .prepare_arg = s,
+        .wake = server_wake,
+        .wake_arg = s,
+    };
+    s->workers = worker_pool_new(&wc);
     const struct sched_config sc = {
         .max_waiting = s->config.max_waiting,
         .max_stall_us = s->config.max_stall_ms * 1000,
@@ -249,9 +308,24 @@ static enum err_code server_start(struct server *s, struct err *err)
         .wake_arg = s,
     };
     code = sched_start(&sc, &s->sched, err);
+    if (code == ERR_OK)
+        server_add_timer(s->watch_timer, WATCH_US);
     if (code == ERR_OK && s->config.listening)
         s->config.listening(s->config.arg, s->url);
     return code;
+}
+
+/* How the loop's end is told. After ERR_CANCELLED and ERR_TIMEOUT nothing may be freed. */
+static enum err_code server_end(struct server *s, struct err *err)
+{
+    if (s->failure.code != ERR_OK)
+        return err_set(err, s->failure.code, "%s", s->failure.text);
+    if (s->state == SERVER_STATE_LOADING)
+        return err_set(err, ERR_CANCELLED, "stopped while the model was loading");
+    if (s->is_hurried)
+        return err_set(err, ERR_TIMEOUT, "asked to stop twice: %d requests were cut off",
+                       s->n_calls);
+    return ERR_OK;
 }
 
 enum err_code server_run(const struct server_config *config, struct err *err)
@@ -259,20 +333,25 @@ enum err_code server_run(const struct server_config *config, struct err *err)
     struct server *s = mem_alloc(MEM_CAT_SERVER, sizeof(*s));
     s->wake_fd = -1;
     s->started_us = clock_us();
+    BUG_ON(getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret));
     buf_init(&s->out, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     buf_init(&s->text, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     server_set_config(s, config);
     enum err_code code = server_start(s, err);
     if (code == ERR_OK) {
         event_base_dispatch(s->base);
-        if (s->failure.code != ERR_OK) {
-            code = s->failure.code;
-            if (err)
-                *err = s->failure;
-        } else if (s->state == SERVER_STATE_LOADING) {
-            return err_set(err, ERR_CANCELLED, "stopped while the model was loading");
-        }
+        code = server_end(s, err);
+        if (code == ERR_CANCELLED || code == ERR_TIMEOUT)
+            return code;
     }
+    for (int i = 0; i < 2; i++) { /* from here on a signal kills */
+        if (s->signals[i])
+            event_free(s->signals[i]);
+        s->signals[i] = NULL;
+    }
+    http_server_close(s->http);
+    if (s->sched && !server_collect(s))
+        return err_set(err, ERR_TIMEOUT, "stopped, but a step of the engine does not end");
     server_free(s);
     return code;
 }

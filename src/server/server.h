@@ -31,10 +31,11 @@ struct server_config {
     const char *origins;     /* origins of web pages that may call, comma-separated; NULL = none */
     const char *alias;       /* name of the model in the API; NULL = the engine's */
     bool is_model_strict;
-    int64_t max_body;      /* bytes; 0 = LIMIT_BODY_BYTES */
-    int64_t drain_seconds; /* after SIGTERM; negative = LIMIT_DRAIN_SECONDS */
-    int32_t max_waiting;   /* 0 = LIMIT_WAITING */
-    int64_t max_stall_ms;  /* 0 = 250 */
+    int64_t max_body;       /* bytes; 0 = LIMIT_BODY_BYTES */
+    int64_t drain_seconds;  /* after SIGTERM; negative = LIMIT_DRAIN_SECONDS */
+    int32_t max_waiting;    /* 0 = LIMIT_WAITING */
+    int64_t max_stall_ms;   /* 0 = 250 */
+    int64_t wedged_seconds; /* a step that runs longer is reported; 0 = LIMIT_WEDGED_SECONDS */
     int head_seconds, body_seconds, idle_seconds, stall_seconds; /* of connections; 0 = limits.h */
     struct server_sampling sampling; /* flags: before the model's, after the request's */
     /* Unix seconds that templates take for now, moved to local time; NULL: the clock, UTC. Any thread. */
@@ -50,8 +51,9 @@ struct server_config {
 };
 
 /* Serve until SIGTERM or SIGINT and the drain after it. ERR_OK after a drain.
- * Errors: of listening and of load. ERR_CANCELLED: asked to stop while the model was loading: the load still runs in its thread,
- * nothing has been freed, and the process should end. */
+ * Errors: of listening and of load. ERR_CANCELLED: asked to stop while the model was loading. ERR_TIMEOUT: asked to stop twice, or
+ * the engine did not come back from a step after the drain. After these two the engine's thread still runs, nothing has been freed,
+ * and the process should end. */
 enum err_code server_run(const struct server_config *config, struct err *err) MUST_CHECK;
 
 #endif

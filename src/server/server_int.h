@@ -13,17 +13,33 @@ struct event;
 
 enum server_state { SERVER_STATE_LOADING, SERVER_STATE_READY, SERVER_STATE_DRAINING };
 
+/* Whom a reply is for: what its headers say again. */
+struct reply_to {
+    char request_id[LIMIT_REQUEST_ID_BYTES + 1];
+    char trace_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": there is no trace */
+    char origin[256];                          /* of the page that calls, if it may; "" */
+};
+
 /* One answer of a call: a generation that the scheduler owns until its FINISHED event. */
 struct leg {
     struct call *call;
     req_id id;
     int32_t index;
+    int32_t prompt;     /* of call->prepared->prompts */
     bool is_live;       /* the scheduler knows it */
     bool is_cancel_due; /* a cancel found the mail full: tried again */
+    /* streamed */
+    bool is_shown; /* what stands before the answer is out; until then the answer is held back */
+    bool is_ended; /* its last part is out */
+    int64_t text_safe; /* of its newest token */
     struct answer answer;
     struct buf text; /* not streamed: the answer so far */
     struct sched_finished end;
 };
+
+enum call_outcome { CALL_OUTCOME_ABORT, CALL_OUTCOME_SUCCESS, CALL_OUTCOME_ERROR };
+#define CALL_OUTCOME_COUNT 3
+const char *call_outcome_name(enum call_outcome o);
 
 /* One API request, from its body to the end of its reply. Lives until the worker has given its job back and all legs are finished, even
  * if the client goes earlier. */
@@ -32,16 +48,21 @@ struct call {
     struct call *prev, *next;
     struct http_conn *conn; /* NULL: answered, or the client is gone */
     uint64_t id;
-    char request_id[LIMIT_REQUEST_ID_BYTES + 1];
-    char origin[256];       /* of the page that calls, if it may; "" */
+    struct reply_to to;
+    uint64_t account; /* whose turn it takes */
+    int64_t arrived_us;
+    uint64_t track; /* in the trace; 0 = none */
+    enum call_outcome outcome;
     struct worker_job *job; /* while in preparation */
     struct prepared *prepared;
+    int64_t score_bytes; /* counted in the server's */
     const struct dialect *dialect;
     char answer_id[40]; /* "chatcmpl-..." */
     struct dialect_head head;
     struct leg *legs; /* [n_legs] */
     int32_t n_legs, n_live;
-    bool is_streaming, is_paused;
+    bool is_streaming, is_paused, has_written;
+    struct api_error failure; /* of one answer of a stream whose others go on */
     struct dialect_usage usage;
 };
 
@@ -49,17 +70,23 @@ struct server {
     struct server_config config;
     enum server_state state;
     struct event_base *base;
-    struct event *wake_event, *retry_timer, *drain_timer, *signals[2];
+    struct event *wake_event, *retry_timer, *drain_timer, *watch_timer, *signals[2];
     int64_t drain_started_us, last_call_us;
+    bool is_wedged;  /* a step runs far too long: said once */
+    bool is_hurried; /* a second signal came */
     int wake_fd;
     struct http_server *http;
     struct sched *sched;
     struct worker_pool *workers;
-    struct server_model model; /* valid from READY on */
+    struct prepare_context prepare; /* valid from READY on */
+    unsigned char secret[16];       /* of account hashes */
+    struct server_model model;      /* valid from READY on */
     const char *model_id;
     struct call *calls;
     int32_t n_calls;
-    uint64_t next_id;
+    uint64_t next_id, next_track;
+    int64_t score_bytes; /* of all calls */
+    int64_t n_outcomes[CALL_OUTCOME_COUNT];
     struct leg *legs[LIMIT_LIVE]; /* by id % LIMIT_LIVE */
     int32_t n_legs;
     struct buf out, text; /* scratch: of the reply being written; of what an answer shows now */
@@ -80,28 +107,44 @@ void route_refuse(void *arg, struct http_conn *c, const struct http_head *head, 
 bool guard_host(const struct server *s, const char *host);
 /* own_host: the request's Host, whose pages are the server's own. */
 bool guard_origin(const struct server *s, const char *origin, const char *own_host);
+/* On whose account a request goes: a hash of its API key, else of the address. */
+uint64_t guard_account(const struct server *s, const struct http_head *head, const char *peer);
 
-/* --- call.c --- */
+/* --- call.c: from the body to acceptance, and the ends that are not answers --- */
 void call_begin(struct server *s, struct http_conn *c, const struct http_head *head,
                 enum prepare_kind kind);
 void call_prepared(struct server *s, struct worker_job *job);
-void call_event(struct server *s, const struct sched_event *ev);
-void call_closed(void *arg, struct http_conn *c);  /* http_ops.closed */
-void call_drained(void *arg, struct http_conn *c); /* http_ops.drained */
-void call_retry(struct server *s);                 /* cancels that are due */
+void call_closed(void *arg, struct http_conn *c); /* http_ops.closed */
+void call_retry(struct server *s);                /* cancels that are due */
+/* Tell the client, end the reply, stop what still runs. */
+void call_fail(struct call *call, const struct api_error *e);
+int32_t call_cancel_id(struct server *s, const char *request_id); /* how many had that id */
 void call_end_all(struct server *s, const char *why);
+void call_free_if_over(struct call *call);
+void call_extra_headers(const struct call *call, char *out, size_t n);
+
+/* --- call_answer.c: from acceptance to the end of the reply --- */
+void call_start(struct call *call);
+void call_event(struct server *s, const struct sched_event *ev);
+void call_drained(void *arg, struct http_conn *c); /* http_ops.drained */
+void call_resume_if_empty(struct call *call);
 
 /* --- reply.c --- */
-/* Send an error or a JSON body; extra holds further header lines. c gets the headers that every reply has. */
-void reply_error(struct server *s, struct http_conn *c, const char *request_id, const char *origin,
-                 const struct api_error *e);
-void reply_json(struct server *s, struct http_conn *c, const char *request_id, const char *origin,
+void reply_to_init(struct reply_to *to, const struct http_head *head); /* head may be NULL */
+/* Send an error, or a body of status 200; extra holds further header lines, content_type NULL is JSON. */
+void reply_error(struct http_conn *c, const struct reply_to *to, const struct api_error *e);
+void reply_body(struct http_conn *c, const struct reply_to *to, const char *content_type,
                 const char *extra, const struct buf *body);
 /* Header lines that every reply has, and extra, into out[n]. */
-void reply_headers(const char *request_id, const char *origin, const char *extra, char *out,
-                   size_t n);
-/* A client's X-Request-Id if it is harmless, else a new one. */
-void reply_request_id(struct server *s, const struct http_head *head, char *out);
+void reply_headers(const struct reply_to *to, const char *extra, char *out, size_t n);
+
+/* --- metrics.c --- */
+void metrics_write_text(struct server *s, struct buf *out); /* Prometheus' text format, 0.0.4 */
+void metrics_write_json(struct server *s, struct buf *out);
+
+/* How long the step that runs now has been running, in microseconds; 0 = none runs. */
+int64_t server_step_us(const struct server *s);
+bool server_is_wedged(const struct server *s); /* it will hardly end any more */
 
 /* 64 random bits. */
 uint64_t server_random(void);

@@ -1,6 +1,9 @@
 /* worker.h - threads that prepare requests, so that a long prompt's JSON, template and tokens stall neither I/O nor the engine.
  *
- * Owns: a job from worker_submit to worker_next. Thread: the functions are called by the I/O thread; `wake` by the workers. */
+ * Each class of work has its own bounded line and its own slots (threads), so that a class that is busy never holds up another,
+ * and none waits for a generation.
+ * Owns: a job from worker_submit to worker_next or a worker_cancel that says so. Thread: the functions are called by the I/O
+ * thread (worker_read_stats by any); `prepare` and `wake` by the workers. Lock: one mutex guards lines and results. */
 #ifndef PLUMB_SERVER_WORKER_H
 #define PLUMB_SERVER_WORKER_H
 
@@ -8,25 +11,56 @@
 
 #include <stdatomic.h>
 
+enum worker_class { /* what a job needs beside its text */
+                    WORKER_CLASS_TEXT,
+                    WORKER_CLASS_GRAMMAR,
+                    WORKER_CLASS_MEDIA,
+                    WORKER_CLASS_COUNT,
+};
+const char *worker_class_name(enum worker_class c);
+
 struct worker_job {
     void *owner; /* the I/O thread's; not looked at here */
+    enum worker_class class;
     enum prepare_kind kind;
     struct buf body;
     uint64_t seed;
-    _Atomic bool is_cancelled; /* set by the I/O thread: a job not begun is not begun */
+    uint64_t trace;            /* track; 0 = none */
+    _Atomic bool is_cancelled; /* set by worker_cancel: `prepare` may end early */
     struct prepared *prepared; /* the result; NULL if cancelled */
+    /* private to worker.c from here */
+    struct worker_job *next;
+    int64_t submitted_us;
+};
+
+struct worker_config {
+    int slots[WORKER_CLASS_COUNT];                      /* 1..LIMIT_PREP_SLOTS threads each */
+    int max_queued;                                     /* jobs of a class that wait for a slot */
+    void (*prepare)(void *arg, struct worker_job *job); /* fills job->prepared */
+    void *prepare_arg;
+    void (*wake)(void *arg); /* a job is done: worker_next has it */
+    void *wake_arg;
+};
+
+struct worker_stats { /* of a class, each number by itself */
+    int64_t slots, queued, running, done, cancelled, refused;
 };
 
 struct worker_pool;
 
-/* The context is copied when `ready` is called with it; no job may come before. */
-struct worker_pool *worker_pool_new(int n_threads, int n_jobs, void (*wake)(void *arg), void *arg);
-void worker_pool_ready(struct worker_pool *p, const struct prepare_context *ctx);
+/* Jobs may be submitted at once; they start with worker_pool_start (once: what `prepare` reads is complete from then on). */
+struct worker_pool *worker_pool_new(const struct worker_config *config);
+void worker_pool_start(struct worker_pool *p);
+void worker_pool_free(struct worker_pool *p); /* jobs inside are dropped, the threads joined */
 
-/* Errors: ERR_FULL - too many jobs; the job stays the caller's. */
+/* Errors: ERR_FULL - too many jobs of its class wait; the job stays the caller's. */
 enum err_code worker_submit(struct worker_pool *p, struct worker_job *job) MUST_CHECK;
+/* End a job that worker_next has not given back. True: it had not begun, its place is free and it is the caller's again. False: it
+ * is at work or done, and comes back by worker_next, with or without a result. */
+bool worker_cancel(struct worker_pool *p, struct worker_job *job) MUST_CHECK;
 struct worker_job *worker_next(struct worker_pool *p); /* one that is done, or NULL */
 void worker_job_free(struct worker_job *job);
-void worker_pool_free(struct worker_pool *p); /* jobs inside are dropped, the threads joined */
+
+void worker_read_stats(const struct worker_pool *p, enum worker_class c, struct worker_stats *out);
 
 #endif

@@ -53,7 +53,11 @@ static void check_generation(const struct prepared *p)
         BUG_ON((unsigned char)*s <= ' ' || (unsigned char)*s > '~');
     for (int32_t i = 0; i < p->n_choices; i++) {
         const struct engine_request *r = &p->requests[i]->engine;
-        BUG_ON(r->n_prompt < 1 || r->n_prompt >= model.engine->info.n_ctx || r->max_tokens == 0);
+        bool is_empty = r->max_tokens == 0;
+        BUG_ON(r->n_prompt < 1 || r->n_prompt + !is_empty > model.engine->info.n_ctx);
+        BUG_ON(is_empty && !r->prompt_scores && r->signal.n_bins == 0);
+        BUG_ON(r->signal.n_bins > ENGINE_SIGNAL_BINS_MAX || (r->signal.bins && !is_empty));
+        BUG_ON(r->n_score_top < 0 || r->n_score_top > ENGINE_LOGPROBS_MAX);
         for (int32_t k = 0; k < r->n_prompt; k++)
             BUG_ON(r->prompt[k] < 0 || r->prompt[k] >= BYTE_VOCAB_SIZE);
         for (int32_t k = 0; k < r->n_stops; k++)
@@ -67,11 +71,13 @@ static void check_generation(const struct prepared *p)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     for (int kind = PREPARE_CHAT; kind <= PREPARE_APPLY_TEMPLATE; kind++) {
-        struct prepared *p =
-            prepare_request(&ctx, (enum prepare_kind)kind, (const char *)data, size, 1);
+        const struct prepare_input in = {
+            (enum prepare_kind)kind, (const char *)data, size, 1, 0, NULL
+        };
+        struct prepared *p = prepare_request(&ctx, &in);
         if (p->error.status != 0)
             check_error(&p->error);
-        else if (kind <= PREPARE_COMPLETIONS)
+        else if (kind <= PREPARE_SIGNAL)
             check_generation(p);
         else
             check_json(&p->reply);

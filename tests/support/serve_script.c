@@ -1,10 +1,12 @@
 /* serve_script.c - the server over the scripted engine (engine_script.h), a vocabulary of bytes and a small chat template: what the
  * HTTP tests and the socket fuzzer talk to.
  *
- * usage: serve_script [--NAME=VALUE]...   prints "listening URL" and "ready URL" to stdout; --fields prints the table of request fields
- * as Markdown and ends. */
+ * usage: serve_script [--NAME=VALUE]...   prints "listening URL" and "ready URL" to stdout; --fields and --metrics
+ * print the table of request fields and that of metrics as Markdown and end. */
+#include "base/trace.h"
 #include "server/fields.h"
 #include "server/limits.h"
+#include "server/metrics.h"
 #include "server/server.h"
 #include "support/byte_vocab.h"
 #include "support/engine_script.h"
@@ -18,6 +20,7 @@ struct world {
     struct engine_script_config script;
     struct server_config config;
     long load_ms, load_fails;
+    const char *trace;
     struct tokenizer *tokenizer;
     struct template *chat_template;
 };
@@ -74,6 +77,7 @@ static bool set_number(struct world *w, const char *name, long v)
         { "stall-seconds", &w->config.stall_seconds, NULL, NULL },
         { "max-waiting", &w->config.max_waiting, NULL, NULL },
         { "drain-seconds", NULL, &w->config.drain_seconds, NULL },
+        { "wedged-seconds", NULL, &w->config.wedged_seconds, NULL },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         if (strcmp(rows[i].name, name) != 0)
@@ -106,6 +110,8 @@ static bool set_flag(struct world *w, char *arg)
         w->config.origins = eq + 1;
     else if (strcmp(name, "alias") == 0)
         w->config.alias = eq + 1;
+    else if (strcmp(name, "trace") == 0)
+        w->trace = eq + 1;
     else if (strcmp(name, "port") == 0)
         w->config.port = (int)strtol(eq + 1, NULL, 10);
     else
@@ -113,11 +119,11 @@ static bool set_flag(struct world *w, char *arg)
     return true;
 }
 
-static int print_fields(void)
+static int print_table(void (*print)(struct buf *out))
 {
     struct buf out;
     buf_init(&out, MEM_CAT_SERVER, 1 << 20);
-    fields_print(&out);
+    print(&out);
     fputs(out.data, stdout);
     buf_release(&out);
     return 0;
@@ -131,7 +137,9 @@ int main(int argc, char **argv)
     };
     struct err err;
     if (argc == 2 && strcmp(argv[1], "--fields") == 0)
-        return print_fields();
+        return print_table(fields_print);
+    if (argc == 2 && strcmp(argv[1], "--metrics") == 0)
+        return print_table(metrics_print);
     for (int i = 1; i < argc; i++) {
         if (set_flag(&w, argv[i]))
             continue;
@@ -143,9 +151,14 @@ int main(int argc, char **argv)
     w.config.load_arg = &w;
     w.config.listening = say_listening;
     w.config.ready = say_ready;
-    enum err_code code = server_run(&w.config, &err);
-    if (code == ERR_CANCELLED)
-        _exit(0);
+    enum err_code code = ERR_OK;
+    if (w.trace)
+        code = trace_open(w.trace, &err);
+    if (code == ERR_OK)
+        code = server_run(&w.config, &err);
+    trace_close();
+    if (code == ERR_CANCELLED || code == ERR_TIMEOUT) /* a thread still runs */
+        _exit(code == ERR_CANCELLED ? 0 : 1);
     tokenizer_free(w.tokenizer);
     template_free(w.chat_template);
     if (code == ERR_OK && mem_bytes(MEM_CAT_REQUEST) + mem_bytes(MEM_CAT_SERVER) != 0)

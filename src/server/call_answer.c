@@ -1,0 +1,301 @@
+/* call_answer.c - the answers of a call on their way to its client: what stands before them, tokens, ends, and a client that reads
+ * too slowly. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "base/utf8.h"
+#include "server/server_int.h"
+
+#include <string.h>
+
+/* --- back-pressure --- */
+
+static void call_pause_if_full(struct call *call)
+{
+    if (http_unsent(call->conn) < LIMIT_UNSENT_HIGH)
+        return;
+    /* Sent again with each token that is still under way: a command that found no room is made up for. */
+    call->is_paused = true;
+    for (int32_t i = 0; i < call->n_legs; i++)
+        if (call->legs[i].is_live)
+            (void)!sched_pause(call->server->sched, call->legs[i].id, true);
+}
+
+void call_resume_if_empty(struct call *call)
+{
+    if (!call->is_paused || http_unsent(call->conn) > LIMIT_UNSENT_LOW)
+        return;
+    call->is_paused = false;
+    for (int32_t i = 0; i < call->n_legs; i++)
+        if (call->legs[i].is_live &&
+            sched_pause(call->server->sched, call->legs[i].id, false) != ERR_OK)
+            call->is_paused = call->server->has_due = true;
+}
+
+void call_drained(void *arg, struct http_conn *c)
+{
+    struct call *call = http_data(c);
+    if (call)
+        call_resume_if_empty(call);
+}
+
+/* --- before the answer --- */
+
+/* What the prompt adds to a part: its scores, if they are asked for. */
+static void call_add_prompt(const struct leg *leg, struct dialect_choice *c)
+{
+    const struct prepared *p = leg->call->prepared;
+    const struct prepared_prompt *prompt = &p->prompts[leg->prompt];
+    if (!p->echoes_logprobs && p->n_prompt_logprobs < 0)
+        return;
+    c->prompt = prompt->scores;
+    c->n_prompt = prompt->n_tokens;
+    c->n_echo = prompt->echo ? (int64_t)utf8_count(prompt->echo, strlen(prompt->echo)) : 0;
+    c->echo_special = prompt->echo_special;
+}
+
+/* The echo and the scores of the prompt go out. */
+static void call_show_prompt(struct leg *leg)
+{
+    struct call *call = leg->call;
+    const struct prepared_prompt *prompt = &call->prepared->prompts[leg->prompt];
+    struct dialect_choice c = { .index = leg->index, .text = "" };
+    leg->is_shown = true;
+    call_add_prompt(leg, &c);
+    if (prompt->echo) {
+        c.text = prompt->echo;
+        c.n = strlen(prompt->echo);
+    }
+    if (prompt->echo || c.prompt)
+        call->dialect->text(&call->server->out, &call->head, &c);
+}
+
+void call_start(struct call *call)
+{
+    struct server *s = call->server;
+    call->is_streaming = call->prepared->is_stream;
+    if (!call->is_streaming) {
+        for (int32_t i = 0; i < call->n_legs; i++) {
+            const char *echo = call->prepared->prompts[call->legs[i].prompt].echo;
+            if (echo)
+                buf_add_str(&call->legs[i].text, echo);
+        }
+        return;
+    }
+    char extra[LIMIT_IGNORED_BYTES + 128], headers[2048];
+    call_extra_headers(call, extra, sizeof(extra));
+    reply_headers(&call->to, extra, headers, sizeof(headers));
+    http_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers);
+    buf_reset(&s->out);
+    for (int32_t i = 0; i < call->n_legs; i++) {
+        if (call->dialect->begin)
+            call->dialect->begin(&s->out, &call->head, i);
+        if (!call->prepared->prompts[call->legs[i].prompt].scores)
+            call_show_prompt(&call->legs[i]); /* else when the scores are there */
+    }
+    http_stream_add(call->conn, s->out.data, s->out.len);
+}
+
+/* --- parts of a stream --- */
+
+/* Write what the answer may show now, and its end. Nothing while it waits for the scores of its prompt. */
+static void call_write_leg(struct leg *leg)
+{
+    struct call *call = leg->call;
+    struct server *s = call->server;
+    struct dialect_choice c = { .index = leg->index };
+    bool is_end = !leg->is_live;
+    if (!leg->is_shown || leg->is_ended)
+        return;
+    buf_reset(&s->text);
+    answer_show(&leg->answer, leg->text_safe, is_end, &s->text);
+    c.tokens = answer_peek_tokens(&leg->answer, is_end, &c.n_tokens);
+    c.text = s->text.data;
+    c.n = s->text.len;
+    if (c.n > 0 || c.n_tokens > 0)
+        call->dialect->text(&s->out, &call->head, &c);
+    answer_drop_tokens(&leg->answer, c.n_tokens);
+    if (!is_end || leg->end.finish == FINISH_ERROR)
+        return;
+    struct dialect_choice end = { .index = leg->index, .finish = leg->end.finish };
+    call->dialect->end(&s->out, &call->head, &end);
+    leg->is_ended = true;
+}
+
+/* The first event of a prompt's first answer says that its scores are there: all its answers go on from here. */
+static void call_write_held(struct leg *leg)
+{
+    struct call *call = leg->call;
+    const struct prepared_prompt *prompt = &call->prepared->prompts[leg->prompt];
+    if (leg->is_shown || leg->index != prompt->first)
+        return;
+    for (int32_t i = prompt->first; i < prompt->first + prompt->n_choices; i++) {
+        call_show_prompt(&call->legs[i]);
+        if (i != leg->index)
+            call_write_leg(&call->legs[i]);
+    }
+}
+
+static void call_mark_first_write(struct call *call)
+{
+    if (!call->has_written && call->track)
+        trace_instant("response.first_write", call->track, clock_us(), "{}");
+    call->has_written = true;
+}
+
+/* A part that is over the limit (scores of a very long prompt) cannot be sent in pieces. False: the call has ended. */
+static bool call_may_send(struct call *call)
+{
+    struct api_error e;
+    if (!call->server->out.failed)
+        return true;
+    api_error_set(&e, 500, NULL, NULL, "one part of the reply is over its limit of %d bytes",
+                  LIMIT_REPLY_BYTES);
+    call_fail(call, &e);
+    return false;
+}
+
+static void call_token(struct leg *leg, const struct sched_token *t)
+{
+    struct call *call = leg->call;
+    struct server *s = call->server;
+    if (!call->conn)
+        return;
+    answer_add(&leg->answer, &t->token);
+    leg->text_safe = t->text_safe;
+    if (!call->is_streaming) {
+        answer_show(&leg->answer, t->text_safe, false, &leg->text);
+        return;
+    }
+    buf_reset(&s->out);
+    call_write_held(leg);
+    call_write_leg(leg);
+    if (!call_may_send(call))
+        return;
+    if (s->out.len > 0)
+        call_mark_first_write(call);
+    http_stream_add(call->conn, s->out.data, s->out.len);
+    call_pause_if_full(call);
+}
+
+/* --- the end --- */
+
+/* The last bytes are written: the connection is free for its next request. */
+static struct http_conn *call_let_go(struct call *call, enum call_outcome outcome)
+{
+    struct http_conn *c = call->conn;
+    call->conn = NULL;
+    call->outcome = outcome;
+    call_mark_first_write(call);
+    if (call->track)
+        trace_instant("response.final_write", call->track, clock_us(), "{}");
+    return c;
+}
+
+static void call_reply_whole(struct call *call)
+{
+    struct server *s = call->server;
+    struct dialect_choice choices[LIMIT_CHOICES];
+    char extra[LIMIT_IGNORED_BYTES + 128];
+    bool is_lost = false;
+    for (int32_t i = 0; i < call->n_legs; i++) {
+        struct leg *leg = &call->legs[i];
+        struct dialect_choice *x = &choices[i];
+        *x = (struct dialect_choice){ .index = i, .text = leg->text.data, .n = leg->text.len };
+        x->tokens = answer_peek_tokens(&leg->answer, true, &x->n_tokens);
+        x->finish = leg->end.finish;
+        x->signal = &call->prepared->signal;
+        call_add_prompt(leg, x);
+        is_lost = is_lost || leg->text.failed || leg->answer.bytes.failed;
+    }
+    buf_reset(&s->out);
+    call->dialect->whole(&s->out, &call->head, choices, call->n_legs, &call->usage);
+    if (is_lost || s->out.failed) {
+        struct api_error e;
+        api_error_set(&e, 500, NULL, NULL, "the reply is over its limit of %d bytes: stream it",
+                      LIMIT_REPLY_BYTES);
+        call_fail(call, &e);
+        return;
+    }
+    call_extra_headers(call, extra, sizeof(extra));
+    reply_body(call_let_go(call, CALL_OUTCOME_SUCCESS), &call->to, NULL, extra, &s->out);
+}
+
+/* One answer of a stream is whole or has failed. */
+static void call_stream_end(struct leg *leg)
+{
+    struct call *call = leg->call;
+    struct server *s = call->server;
+    bool is_error = call->failure.status != 0;
+    buf_reset(&s->out);
+    call_write_held(leg);
+    call_write_leg(leg);
+    if (call->n_live == 0 && is_error)
+        call->dialect->error(&s->out, &call->failure);
+    else if (call->n_live == 0)
+        call->dialect->close(&s->out, &call->head, &call->usage);
+    if (!call_may_send(call))
+        return;
+    http_stream_add(call->conn, s->out.data, s->out.len);
+    if (call->n_live == 0)
+        http_stream_end(call_let_go(call, is_error ? CALL_OUTCOME_ERROR : CALL_OUTCOME_SUCCESS));
+}
+
+/* An answer failed. In a stream the others go on, and the error comes last; a reply that is whole or nothing ends at once, and so
+ * does a stream whose other answers wait for this one's scores. */
+static void call_leg_failed(struct leg *leg)
+{
+    struct call *call = leg->call;
+    const struct prepared_prompt *prompt = &call->prepared->prompts[leg->prompt];
+    struct api_error e;
+    api_error_from(&e, &leg->end.err);
+    if (call->n_legs > 1)
+        api_error_set(&e, e.status, e.code, NULL, "answer %d: %.400s", leg->index,
+                      leg->end.err.text);
+    if (!call->is_streaming || call->n_legs == 1 || (prompt->scores && !leg->is_shown)) {
+        call_fail(call, &e);
+        return;
+    }
+    if (call->failure.status == 0)
+        call->failure = e;
+    call_stream_end(leg);
+}
+
+static void call_finished(struct leg *leg, const struct sched_finished *f)
+{
+    struct call *call = leg->call;
+    struct server *s = call->server;
+    leg->end = *f;
+    leg->text_safe = f->text_safe;
+    leg->is_live = leg->is_cancel_due = false;
+    call->n_live--;
+    s->legs[leg->id % LIMIT_LIVE] = NULL;
+    s->n_legs--;
+    call->usage.prompt_tokens = call->prepared->prompt_tokens;
+    call->usage.completion_tokens += f->n_tokens;
+    call->usage.prompt_us += f->prefill_us;
+    call->usage.decode_us += f->decode_us;
+    log_debug("http", "%s: answer %d: %d prompt tokens in %lld ms, %d tokens in %lld ms",
+              call->to.request_id, leg->index, f->n_prompt, (long long)f->prefill_us / 1000,
+              f->n_tokens, (long long)f->decode_us / 1000);
+    if (call->conn && f->finish == FINISH_ERROR) {
+        call_leg_failed(leg);
+    } else if (call->conn && call->is_streaming) {
+        call_stream_end(leg);
+    } else if (call->conn) {
+        answer_show(&leg->answer, f->text_safe, true, &leg->text);
+        if (call->n_live == 0)
+            call_reply_whole(call);
+    }
+    call_free_if_over(call);
+}
+
+void call_event(struct server *s, const struct sched_event *ev)
+{
+    struct leg *leg = s->legs[ev->id % LIMIT_LIVE];
+    BUG_ON(!leg || leg->id != ev->id); /* a leg stays until its FINISHED */
+    if (ev->kind == SCHED_EVENT_TOKEN)
+        call_token(leg, &ev->token);
+    else
+        call_finished(leg, &ev->finished);
+}

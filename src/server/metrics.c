@@ -1,0 +1,356 @@
+#include "server/metrics.h"
+#include "base/clock.h"
+#include "server/server_int.h"
+#include "json/json.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* All numbers at one time. Those of scheduler, workers and memory are atomics of other threads; the rest is this thread's. */
+struct metrics {
+    struct sched_stats sched;
+    struct worker_stats workers[WORKER_CLASS_COUNT];
+    int64_t memory[MEM_CAT_COUNT];
+    int64_t replies[6]; /* by hundreds of their status */
+    int64_t outcomes[CALL_OUTCOME_COUNT];
+    int64_t ready, connections, calls, step_us, uptime_us, score_bytes;
+    int64_t fds, threads, resident;
+};
+
+enum metrics_kind { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
+
+enum metrics_label { /* which rows have a value for each of several things */
+                     METRICS_LABEL_NONE,
+                     METRICS_LABEL_CATEGORY,
+                     METRICS_LABEL_GROUP,
+                     METRICS_LABEL_CLASS,
+                     METRICS_LABEL_STATUS,
+                     METRICS_LABEL_OUTCOME,
+};
+
+struct metrics_row {
+    const char *name; /* without "plumb_" */
+    enum metrics_kind kind;
+    const char *key;   /* in /stats; rows of one labelled key stand together */
+    const char *field; /* within a labelled key; NULL = the value itself */
+    size_t offset;     /* in struct metrics, of an int64_t or a histogram_snapshot */
+    size_t stride;     /* to the next label's */
+    enum metrics_label label;
+    double scale; /* /stats' number to /metrics' unit */
+    const char *doc;
+};
+
+#define AT(member)  offsetof(struct metrics, member), 0, METRICS_LABEL_NONE, 1
+#define US(member)  offsetof(struct metrics, member), 0, METRICS_LABEL_NONE, 1e-6
+#define HIST(index) AT(sched.histograms[SCHED_HISTOGRAM_##index])
+#define GROUP(field)                                       \
+    offsetof(struct metrics, sched.cache.groups[0].field), \
+        sizeof(((struct engine_usage *)0)->groups[0]), METRICS_LABEL_GROUP, 1
+#define CLASS(field) \
+    offsetof(struct metrics, workers[0].field), sizeof(struct worker_stats), METRICS_LABEL_CLASS, 1
+#define EACH(member, label) \
+    offsetof(struct metrics, member[0]), sizeof(int64_t), METRICS_LABEL_##label, 1
+#define COUNTER   METRICS_COUNTER
+#define GAUGE     METRICS_GAUGE
+#define HISTOGRAM METRICS_HISTOGRAM
+
+/* clang-format off */
+static const struct metrics_row metrics_table[] = {
+    { "ready", GAUGE, "ready", NULL, AT(ready), "1 if requests are taken: loaded, not stopping, not wedged" },
+    { "uptime_seconds", GAUGE, "uptime_us", NULL, US(uptime_us), "since the program started to listen" },
+    { "connections", GAUGE, "connections", NULL, AT(connections), "open client connections" },
+    { "http_replies_total", COUNTER, "replies", NULL, EACH(replies, STATUS), "replies begun, by their status" },
+    { "calls", GAUGE, "calls", NULL, AT(calls), "API requests from the end of their body to the end of their reply" },
+    { "calls_total", COUNTER, "outcomes", NULL, EACH(outcomes, OUTCOME), "API requests that are over; abort: the client went first" },
+    { "requests_waiting", GAUGE, "waiting", NULL, AT(sched.waiting), "answers accepted and not started" },
+    { "requests_running", GAUGE, "running", NULL, AT(sched.running), "answers that have a row in the batch" },
+    { "requests_paused", GAUGE, "paused", NULL, AT(sched.paused), "running ones whose client does not read" },
+    { "requests_accepted_total", COUNTER, "accepted", NULL, AT(sched.accepted), "answers accepted by the scheduler" },
+    { "requests_finished_total", COUNTER, "finished", NULL, AT(sched.finished), "answers that ended in any way" },
+    { "requests_cancelled_total", COUNTER, "cancelled", NULL, AT(sched.cancelled), "of those, by their client or a DELETE" },
+    { "requests_failed_total", COUNTER, "failed", NULL, AT(sched.failed), "of those, by an error" },
+    { "requests_expired_total", COUNTER, "expired", NULL, AT(sched.expired), "of those, by their deadline" },
+    { "requests_refused_total", COUNTER, "refused", NULL, AT(sched.refused), "not accepted: the line was full" },
+    { "requests_preempted_total", COUNTER, "preempted", NULL, AT(sched.preempted), "times that a row gave up its memory" },
+    { "steps_total", COUNTER, "steps", NULL, AT(sched.steps), "steps of the engine" },
+    { "prompt_tokens_total", COUNTER, "prompt_tokens", NULL, AT(sched.prompt_tokens), "prompt tokens computed" },
+    { "shared_tokens_total", COUNTER, "shared_tokens", NULL, AT(sched.shared_tokens), "prompt tokens that another answer of the request had computed" },
+    { "recomputed_tokens_total", COUNTER, "recomputed_tokens", NULL, AT(sched.recomputed_tokens), "tokens computed again after a row had given up its memory" },
+    { "tokens_total", COUNTER, "tokens", NULL, AT(sched.tokens), "tokens of answers" },
+    { "last_step_seconds", GAUGE, "last_step_us", NULL, US(sched.last_step_us), "the newest whole step" },
+    { "step_running_seconds", GAUGE, "step_us_now", NULL, US(step_us), "the step that runs now, so far; 0: none" },
+    { "queue_seconds", HISTOGRAM, "queue_seconds", NULL, HIST(QUEUE), "acceptance to start" },
+    { "prefill_seconds", HISTOGRAM, "prefill_seconds", NULL, HIST(PREFILL), "start to first token" },
+    { "decode_seconds", HISTOGRAM, "decode_seconds", NULL, HIST(DECODE), "first token to end" },
+    { "time_to_first_token_seconds", HISTOGRAM, "time_to_first_token_seconds", NULL, HIST(FIRST_TOKEN), "acceptance to first token" },
+    { "inter_token_seconds", HISTOGRAM, "inter_token_seconds", NULL, HIST(INTER_TOKEN), "between two tokens of an answer" },
+    { "request_seconds", HISTOGRAM, "request_seconds", NULL, HIST(REQUEST), "acceptance to end" },
+    { "step_seconds", HISTOGRAM, "step_seconds", NULL, HIST(STEP), "one step" },
+    { "step_requests", HISTOGRAM, "step_requests", NULL, HIST(STEP_ROWS), "answers in a step" },
+    { "cache_page_bytes", GAUGE, "cache", "page_bytes", GROUP(page_bytes), "bytes of one page" },
+    { "cache_pages", GAUGE, "cache", "pages", GROUP(n_pages), "pages that there are" },
+    { "cache_pages_free", GAUGE, "cache", "free", GROUP(n_free), "of those, in no row" },
+    { "cache_pages_promised", GAUGE, "cache", "promised", GROUP(n_promised), "of the free ones, promised to rows" },
+    { "preparation_slots", GAUGE, "preparation", "slots", CLASS(slots), "requests prepared at a time" },
+    { "preparation_queued", GAUGE, "preparation", "queued", CLASS(queued), "requests that wait for a slot" },
+    { "preparation_running", GAUGE, "preparation", "running", CLASS(running), "requests being prepared" },
+    { "preparation_done_total", COUNTER, "preparation", "done", CLASS(done), "requests prepared" },
+    { "preparation_cancelled_total", COUNTER, "preparation", "cancelled", CLASS(cancelled), "ended while queued or being prepared" },
+    { "preparation_refused_total", COUNTER, "preparation", "refused", CLASS(refused), "not taken: the line was full" },
+    { "prompt_score_bytes", GAUGE, "score_bytes", NULL, AT(score_bytes), "held for log-probabilities of prompts" },
+    { "memory_bytes", GAUGE, "memory", NULL, EACH(memory, CATEGORY), "live host memory, by what it is for" },
+    { "process_open_fds", GAUGE, "fds", NULL, AT(fds), "open file descriptors" },
+    { "process_threads", GAUGE, "threads", NULL, AT(threads), "threads" },
+    { "process_resident_bytes", GAUGE, "resident_bytes", NULL, AT(resident), "resident memory of the process" },
+};
+/* clang-format on */
+
+/* --- labels --- */
+
+static const char *const metrics_label_names[] = { "",      "category", "group",
+                                                   "class", "status",   "outcome" };
+
+static int metrics_n_labels(const struct metrics *m, enum metrics_label l)
+{
+    const int n[] = {
+        [METRICS_LABEL_NONE] = 1,
+        [METRICS_LABEL_CATEGORY] = MEM_CAT_COUNT,
+        [METRICS_LABEL_GROUP] = m->sched.cache.n_groups,
+        [METRICS_LABEL_CLASS] = WORKER_CLASS_COUNT,
+        [METRICS_LABEL_STATUS] = 6,
+        [METRICS_LABEL_OUTCOME] = CALL_OUTCOME_COUNT,
+    };
+    return n[l];
+}
+
+static const char *metrics_label_value(const struct metrics *m, enum metrics_label l, int i)
+{
+    static const char *const statuses[] = { "other", "1xx", "2xx", "3xx", "4xx", "5xx" };
+    switch (l) {
+    case METRICS_LABEL_CATEGORY:
+        return mem_cat_name((enum mem_cat)i);
+    case METRICS_LABEL_GROUP:
+        return m->sched.cache.groups[i].name;
+    case METRICS_LABEL_CLASS:
+        return worker_class_name((enum worker_class)i);
+    case METRICS_LABEL_STATUS:
+        return statuses[i];
+    case METRICS_LABEL_OUTCOME:
+        return call_outcome_name((enum call_outcome)i);
+    default:
+        return "";
+    }
+}
+
+/* --- numbers --- */
+
+static int64_t metrics_count_fds(void)
+{
+    int64_t n = -1; /* the one that counts */
+    DIR *d = opendir("/proc/self/fd");
+    if (!d)
+        return 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void metrics_read_process(struct metrics *m)
+{
+    struct stat st;
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%*s %lld", &pages) == 1)
+        m->resident = pages * sysconf(_SC_PAGESIZE);
+    if (f)
+        fclose(f);
+    if (stat("/proc/self/task", &st) == 0)
+        m->threads = (int64_t)st.st_nlink - 2;
+    m->fds = metrics_count_fds();
+}
+
+static void metrics_read(struct server *s, struct metrics *m)
+{
+    *m = (struct metrics){ 0 };
+    sched_read_stats(s->sched, &m->sched);
+    for (int i = 0; i < WORKER_CLASS_COUNT; i++)
+        worker_read_stats(s->workers, (enum worker_class)i, &m->workers[i]);
+    for (int i = 0; i < MEM_CAT_COUNT; i++)
+        m->memory[i] = mem_bytes((enum mem_cat)i);
+    for (int i = 0; i < 6; i++)
+        m->replies[i] = http_server_replies(s->http, i);
+    memcpy(m->outcomes, s->n_outcomes, sizeof(m->outcomes));
+    m->step_us = server_step_us(s);
+    m->ready = s->state == SERVER_STATE_READY && !server_is_wedged(s);
+    m->connections = http_server_connections(s->http);
+    m->calls = s->n_calls;
+    m->uptime_us = clock_us() - s->started_us;
+    m->score_bytes = s->score_bytes;
+    metrics_read_process(m);
+}
+
+static const void *metrics_at(const struct metrics *m, const struct metrics_row *r, int label)
+{
+    return (const char *)m + r->offset + r->stride * (size_t)label;
+}
+
+static int64_t metrics_int(const struct metrics *m, const struct metrics_row *r, int label)
+{
+    return *(const int64_t *)metrics_at(m, r, label);
+}
+
+static const char *metrics_type(enum metrics_kind kind)
+{
+    static const char *const types[] = { "counter", "gauge", "histogram" };
+    return types[kind];
+}
+
+/* --- Prometheus --- */
+
+static void metrics_text_number(struct buf *out, double v)
+{
+    char text[32];
+    size_t n = json_format_double(v, text);
+    buf_add(out, text, n);
+    buf_add_char(out, '\n');
+}
+
+static void metrics_text_histogram(struct buf *out, const char *name,
+                                   const struct histogram_snapshot *h)
+{
+    int64_t below = 0;
+    for (int i = 0; h->bounds && i < h->bounds->n; i++) {
+        below += h->counts[i];
+        buf_printf(out, "plumb_%s_bucket{le=\"%g\"} %lld\n", name, h->bounds->bounds[i],
+                   (long long)below);
+    }
+    /* Not `count`, which is read by itself and may have moved on: the last bucket is never below the one before. */
+    below += h->bounds ? h->counts[h->bounds->n] : 0;
+    buf_printf(out, "plumb_%s_bucket{le=\"+Inf\"} %lld\nplumb_%s_sum ", name, (long long)below,
+               name);
+    metrics_text_number(out, h->sum);
+    buf_printf(out, "plumb_%s_count %lld\n", name, (long long)below);
+}
+
+static void metrics_text_row(struct buf *out, const struct metrics *m, const struct metrics_row *r)
+{
+    buf_printf(out, "# HELP plumb_%s %s\n# TYPE plumb_%s %s\n", r->name, r->doc, r->name,
+               metrics_type(r->kind));
+    if (r->kind == METRICS_HISTOGRAM) {
+        metrics_text_histogram(out, r->name, metrics_at(m, r, 0));
+        return;
+    }
+    for (int i = 0; i < metrics_n_labels(m, r->label); i++) {
+        buf_printf(out, "plumb_%s", r->name);
+        if (r->label != METRICS_LABEL_NONE)
+            buf_printf(out, "{%s=\"%s\"}", metrics_label_names[r->label],
+                       metrics_label_value(m, r->label, i));
+        buf_add_char(out, ' ');
+        if (r->scale == 1)
+            buf_printf(out, "%lld\n", (long long)metrics_int(m, r, i));
+        else
+            metrics_text_number(out, (double)metrics_int(m, r, i) * r->scale);
+    }
+}
+
+void metrics_write_text(struct server *s, struct buf *out)
+{
+    struct metrics m;
+    metrics_read(s, &m);
+    for (size_t i = 0; i < ARRAY_LEN(metrics_table); i++)
+        metrics_text_row(out, &m, &metrics_table[i]);
+}
+
+/* --- JSON --- */
+
+static void metrics_json_histogram(struct json_writer *w, const struct histogram_snapshot *h)
+{
+    int64_t below = 0;
+    int n = h->bounds ? h->bounds->n : 0;
+    json_begin_object(w);
+    json_key(w, "sum");
+    json_double(w, h->sum);
+    json_key(w, "buckets"); /* [bound, values up to it]; null is no bound */
+    json_begin_array(w);
+    for (int i = 0; i <= n; i++) {
+        below += h->counts[i];
+        json_begin_array(w);
+        if (i < n)
+            json_double(w, h->bounds->bounds[i]);
+        else
+            json_null(w);
+        json_int(w, below);
+        json_end_array(w);
+    }
+    json_end_array(w);
+    json_key(w, "count");
+    json_int(w, below);
+    json_end_object(w);
+}
+
+/* The n rows of a labelled key: an object with a member for each label. */
+static void metrics_json_family(struct json_writer *w, const struct metrics *m,
+                                const struct metrics_row *rows, size_t n)
+{
+    json_begin_object(w);
+    for (int i = 0; i < metrics_n_labels(m, rows->label); i++) {
+        json_key(w, metrics_label_value(m, rows->label, i));
+        if (!rows->field) {
+            json_int(w, metrics_int(m, rows, i));
+            continue;
+        }
+        json_begin_object(w);
+        for (size_t k = 0; k < n; k++) {
+            json_key(w, rows[k].field);
+            json_int(w, metrics_int(m, &rows[k], i));
+        }
+        json_end_object(w);
+    }
+    json_end_object(w);
+}
+
+void metrics_write_json(struct server *s, struct buf *out)
+{
+    struct metrics m;
+    struct json_writer w;
+    size_t n;
+    metrics_read(s, &m);
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    for (size_t i = 0; i < ARRAY_LEN(metrics_table); i += n) {
+        const struct metrics_row *r = &metrics_table[i];
+        n = 1;
+        json_key(&w, r->key);
+        while (r->field && i + n < ARRAY_LEN(metrics_table) && strcmp(r[n].key, r->key) == 0)
+            n++;
+        if (r->label != METRICS_LABEL_NONE)
+            metrics_json_family(&w, &m, r, n);
+        else if (r->kind == METRICS_HISTOGRAM)
+            metrics_json_histogram(&w, metrics_at(&m, r, 0));
+        else
+            json_int(&w, metrics_int(&m, r, 0));
+    }
+    json_end_object(&w);
+}
+
+/* --- docs --- */
+
+void metrics_print(struct buf *out)
+{
+    buf_add_str(out, "| metric | type | `/stats` | meaning |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < ARRAY_LEN(metrics_table); i++) {
+        const struct metrics_row *r = &metrics_table[i];
+        buf_printf(out, "| `plumb_%s%s%s%s` | %s | `%s", r->name, r->label ? "{" : "",
+                   metrics_label_names[r->label], r->label ? "}" : "", metrics_type(r->kind),
+                   r->key);
+        if (r->label)
+            buf_printf(out, ".%s", metrics_label_names[r->label]);
+        if (r->field)
+            buf_printf(out, ".%s", r->field);
+        buf_printf(out, "` | %s |\n", r->doc);
+    }
+}

@@ -1,0 +1,106 @@
+/* prepare_render.c - messages to a prompt: the chat template and its variables. */
+#include "base/clock.h"
+#include "server/messages.h"
+#include "server/prepare_int.h"
+
+/* The program's own variables. */
+static bool prepare_own(const struct prepare_context *ctx, bool adds_generation_prompt,
+                        struct json_doc *own, struct api_error *e)
+{
+    const struct tokenizer *t = ctx->model->tokenizer;
+    const struct {
+        const char *name;
+        int32_t id;
+    } tokens[] = { { "bos_token", tokenizer_bos(t) }, { "eos_token", tokenizer_eos(t) } };
+    struct json_writer w;
+    struct buf text;
+    struct err err;
+    buf_init(&text, MEM_CAT_REQUEST, 1 << 16);
+    json_writer_init(&w, &text);
+    json_begin_object(&w);
+    for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
+        if (tokens[i].id < 0) /* undefined, as in Hugging Face */
+            continue;
+        struct tokenizer_str s = tokenizer_piece(t, tokens[i].id);
+        json_key(&w, tokens[i].name);
+        json_strn(&w, s.data, s.len);
+    }
+    json_key(&w, "add_generation_prompt");
+    json_bool(&w, adds_generation_prompt);
+    json_end_object(&w);
+    enum err_code code = json_parse(own, text.data, text.len, 1 << 20, &err);
+    buf_release(&text);
+    if (code != ERR_OK)
+        api_error_set(e, 500, NULL, NULL, "%s", err.text);
+    return code == ERR_OK;
+}
+
+/* One attempt. *has_null: the messages hold a null content, which some templates cannot add to a string. */
+static bool prepare_render_once(const struct prepare_context *ctx, const struct json *body,
+                                unsigned flags, const struct json *own, bool *has_null,
+                                struct template_output *out, struct api_error *e)
+{
+    struct buf text;
+    struct json_doc doc = { 0 };
+    struct err err;
+    bool is_fine = false;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    if (!messages_write(body, flags, &text, has_null, e))
+        goto out;
+    if (buf_check(&text, "messages", &err) != ERR_OK ||
+        json_parse(&doc, text.data, text.len, LIMIT_JSON_VALUES, &err) != ERR_OK) {
+        api_error_set(e, 400, NULL, "messages", "%s", err.text);
+        goto out;
+    }
+    const struct server_config *config = ctx->config;
+    struct template_input in = { .caller = &doc.root, .own = own };
+    in.now = config->now ? config->now(config->now_arg) : clock_wall_s();
+    enum err_code code = template_render(ctx->model->chat_template, &in, out, &err);
+    is_fine = code == ERR_OK;
+    if (!is_fine)
+        api_error_set(e, 400, "template_error", "messages", "chat template: %s", err.text);
+out:
+    json_doc_release(&doc);
+    buf_release(&text);
+    return is_fine;
+}
+
+bool prepare_render(const struct prepare_context *ctx, const struct json *body,
+                    bool adds_generation_prompt, struct template_output *out, struct api_error *e)
+{
+    struct json_doc own = { 0 };
+    unsigned flags = ctx->model->knows_developer ? MESSAGES_FLAG_DEVELOPER : 0;
+    bool has_null = false, is_fine = false;
+    template_output_init(out, LIMIT_PROMPT_BYTES);
+    if (!ctx->model->chat_template)
+        return api_error_set(e, 400, "no_chat_template", NULL,
+                             "this model has no chat template: use /v1/completions");
+    if (!prepare_own(ctx, adds_generation_prompt, &own, e))
+        return false;
+    is_fine = prepare_render_once(ctx, body, flags, &own.root, &has_null, out, e);
+    if (!is_fine && has_null) {
+        template_output_release(out);
+        template_output_init(out, LIMIT_PROMPT_BYTES);
+        e->status = 0;
+        is_fine = prepare_render_once(ctx, body, flags | MESSAGES_FLAG_NO_NULL, &own.root,
+                                      &has_null, out, e);
+    }
+    json_doc_release(&own);
+    return is_fine;
+}
+
+bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
+                         bool adds_generation_prompt, struct token_list *out, struct api_error *e)
+{
+    struct template_output text;
+    struct err err;
+    bool is_fine = prepare_render(ctx, body, adds_generation_prompt, &text, e);
+    /* As Hugging Face does: the template says whether there is a bos. */
+    if (is_fine && tokenizer_encode(ctx->model->tokenizer, text.text.data, text.text.len,
+                                    &text.caller, TOKENIZER_FLAG_SPECIAL, out, &err) != ERR_OK) {
+        api_error_set(e, 400, "context_length_exceeded", "messages", "%s", err.text);
+        is_fine = false;
+    }
+    template_output_release(&text);
+    return is_fine;
+}
