@@ -91,7 +91,7 @@ $(B)/tests/unit/%: $(B)/tests/unit/%.o $(SUPPORT) $(LIB)
 
 .SECONDEXPANSION:
 $(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden: \
-		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(LIB)
+		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(SUPPORT) $(LIB)

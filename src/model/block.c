@@ -102,6 +102,22 @@ void block_head(const struct model *m, struct model_step *st)
         ops_softcap(m->be, logits, m->logit_softcap);
 }
 
+void block_step_pre_norm(const struct model *m, struct model_step *st)
+{
+    block_embed(m, st);
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        block_norm(m, st, l->attn_norm);
+        if (!block_attn(m, st, i))
+            return;
+        block_add(m, st);
+        block_norm(m, st, l->ffn_norm);
+        block_ffn(m, st, l);
+        block_add(m, st);
+    }
+    block_head(m, st);
+}
+
 void model_step_run(const struct model *m, struct model_step *st)
 {
     struct model_scratch *s = st->scratch;

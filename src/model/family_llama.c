@@ -19,22 +19,6 @@ static enum err_code llama_parse(const struct weights *w, struct model *m, struc
     return code ? code : model_parse_rope(w, m, &rope, err);
 }
 
-static void llama_step(const struct model *m, struct model_step *st)
-{
-    block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
-        const struct model_layer *l = &m->layers[i];
-        block_norm(m, st, l->attn_norm);
-        if (!block_attn(m, st, i))
-            return;
-        block_add(m, st);
-        block_norm(m, st, l->ffn_norm);
-        block_ffn(m, st, l);
-        block_add(m, st);
-    }
-    block_head(m, st);
-}
-
 static const struct tensor_rule llama_tensors[] = {
     RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
     RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
@@ -63,5 +47,5 @@ const struct model_family family_llama = {
     .archs = (const char *const[]){ "llama", NULL },
     .parse = llama_parse,
     .tensors = llama_tensors,
-    .step = llama_step,
+    .step = block_step_pre_norm,
 };

@@ -11,22 +11,6 @@ static enum err_code qwen2_parse(const struct weights *w, struct model *m, struc
     return code ? code : model_parse_rope(w, m, &rope, err);
 }
 
-static void qwen2_step(const struct model *m, struct model_step *st)
-{
-    block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
-        const struct model_layer *l = &m->layers[i];
-        block_norm(m, st, l->attn_norm);
-        if (!block_attn(m, st, i))
-            return;
-        block_add(m, st);
-        block_norm(m, st, l->ffn_norm);
-        block_ffn(m, st, l);
-        block_add(m, st);
-    }
-    block_head(m, st);
-}
-
 static const struct tensor_rule qwen2_tensors[] = {
     RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
     RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
@@ -51,5 +35,5 @@ const struct model_family family_qwen2 = {
     .archs = (const char *const[]){ "qwen2", NULL },
     .parse = qwen2_parse,
     .tensors = qwen2_tensors,
-    .step = qwen2_step,
+    .step = block_step_pre_norm,
 };

@@ -74,6 +74,9 @@ struct model_rope_spec {
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
                                const struct model_rope_spec *spec, struct err *err);
 
+/* The step of the families whose branches have a norm before them and nothing after: llama and its relatives. */
+void block_step_pre_norm(const struct model *m, struct model_step *st);
+
 /* --- blocks: each works on st->x (residual stream) and st->h (branch) --- */
 
 void block_embed(const struct model *m, struct model_step *st); /* x = embedding * embed_scale */

@@ -172,7 +172,6 @@ static enum err_code bpe_encode_piece(struct encoder *e, const char *text, size_
     }
     if (code || n == 0)
         return code;
-    merge_link(e->syms, n);
     code = merge_run(e, text, n);
     return code ? code : bpe_push_syms(e);
 }
@@ -205,7 +204,6 @@ static enum err_code bpe_spm_stretch(struct encoder *e, const char *text, size_t
     }
     if (code || n == 0)
         return code;
-    merge_link(e->syms, n);
     code = merge_run(e, text, n);
     return code ? code : bpe_push_syms(e);
 }

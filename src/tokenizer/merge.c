@@ -83,7 +83,7 @@ enum err_code encoder_need_syms(struct encoder *e, size_t n)
     return code;
 }
 
-void merge_link(struct merge_sym *syms, int32_t n)
+static void merge_link(struct merge_sym *syms, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         syms[i].prev = i - 1;
@@ -257,6 +257,7 @@ static enum err_code merge_by_order(struct encoder *e, const char *text, int32_t
 
 enum err_code merge_run(struct encoder *e, const char *text, int32_t n)
 {
+    merge_link(e->syms, n);
     for (int32_t i = 0; i < n; i++)
         merge_look_up(e, text, i);
     if (n > MERGE_SCAN_MAX)

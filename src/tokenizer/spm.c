@@ -122,7 +122,6 @@ static enum err_code spm_encode_stretch(struct encoder *e, const char *text, siz
     }
     if (code || n == 0)
         return code;
-    merge_link(e->syms, n);
     code = merge_run(e, text, n);
     for (int32_t i = 0; i >= 0 && !code; i = e->syms[i].next) {
         const struct merge_sym *s = &e->syms[i];

@@ -106,8 +106,7 @@ enum err_code encoder_push(struct encoder *e, int32_t id) MUST_CHECK;
 /* Grow *p (elements of size bytes) to at least n, keeping what is there. */
 enum err_code encoder_grow(void **p, size_t *cap, size_t n, size_t size,
                            struct err *err) MUST_CHECK;
-/* Merge e->syms[0..n), linked 0..n-1 by merge_link; afterwards walk from 0 by next. text is what pos and len point into. */
-void merge_link(struct merge_sym *syms, int32_t n);
+/* Link e->syms[0..n) and merge them; afterwards walk from 0 by next. text is what pos and len point into. */
 enum err_code merge_run(struct encoder *e, const char *text, int32_t n) MUST_CHECK;
 
 /* --- pretok.c --- */

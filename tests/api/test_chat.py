@@ -1,24 +1,19 @@
 """plumb chat: on a terminal (a pty) and in a pipe."""
 
 import os
-import pathlib
 import pty
 import select
 import subprocess
 import time
 
-import pytest
+from fetched import fetched_model
 from serving import PLUMB
 
 FLAGS = ["--ctx", "1024", "--temperature", "0", "--max-tokens", "12"]
 
 
 def model():
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = pathlib.Path(cache) / "plumb/models/smollm2.gguf"
-    if not path.exists():
-        pytest.skip("model-not-fetched: smollm2")
-    return str(path)
+    return str(fetched_model("smollm2"))
 
 
 def pipe(text, *flags):

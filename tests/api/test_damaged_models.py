@@ -9,10 +9,10 @@ import subprocess
 
 import gguf
 import pytest
+from fetched import fetched_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLUMB = os.environ.get("PLUMB", str(ROOT / "build/release/plumb"))
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "plumb/models"
 
 
 def lower_limits():
@@ -31,9 +31,7 @@ def run(copy, limits=None):
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    source = CACHE / "smollm2.gguf"
-    if not source.exists():
-        pytest.skip("model-not-fetched: smollm2")
+    source = fetched_model("smollm2")
     copy = tmp_path_factory.mktemp("damaged") / "x.gguf"
     shutil.copyfile(source, copy)
     yield source.read_bytes(), gguf.GGUFReader(source), copy

@@ -10,19 +10,12 @@ import tarfile
 import gguf
 import numpy as np
 import pytest
+from fetched import fetched_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLUMB = os.environ.get("PLUMB", str(ROOT / "build/release/plumb"))
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "plumb/models"
 sys.path.insert(0, str(ROOT / "tests/fuzz"))
 import make_gguf_corpus as corpus  # noqa: E402
-
-
-def model(name):
-    path = CACHE / f"{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"model-not-fetched: {name}")
-    return path
 
 
 @functools.cache
@@ -54,7 +47,7 @@ def field_value(field):
 # Two vocabularies of two kinds; the package takes half a minute to read a large one.
 @pytest.mark.parametrize("name", ["smollm2", "gemma3-270m"])
 def test_json_holds_what_the_gguf_package_reads(name):
-    path = model(name)
+    path = fetched_model(name)
     done = inspect(name, "--json")
     assert done.returncode == 0, done.stderr
     got = json.loads(done.stdout)
@@ -75,7 +68,7 @@ def test_json_holds_what_the_gguf_package_reads(name):
 
 
 def test_text_summarises_and_lists():
-    model("smollm2")
+    fetched_model("smollm2")
     out = inspect().stdout.decode()
     for words in ("134.52 M in 272 tensors", '"llama"  layers 30, width 576', "49152 tokens, chat template",
                   "tokenizer.ggml.tokens", '["<|endoftext|>", "<|im_start|>"', "[576, 49152]", "metadata (33)"):
@@ -124,7 +117,7 @@ def test_every_corpus_file_is_an_answer_or_an_error(tmp_path):
 
 
 def test_an_output_that_cannot_be_written_is_a_failure():
-    model("smollm2")
+    fetched_model("smollm2")
     with open("/dev/full", "wb") as full:
         done = subprocess.run([PLUMB, "inspect", "--json"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
     assert done.returncode == 1 and b"cannot be written" in done.stderr
@@ -163,7 +156,7 @@ def test_a_relative_cache_home_is_not_used(tmp_path):
 
 def test_split_files_of_the_real_model_are_one_model(tmp_path):
     """Written by the gguf package, whose split writer is the published one."""
-    reader = read(model("smollm2"))
+    reader = read(fetched_model("smollm2"))
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=2)
     for t in reader.tensors[1:6]:
         writer.add_tensor(t.name, np.array(t.data), raw_dtype=t.tensor_type)

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 
 import pytest
+from fetched import fetched_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLUMB = os.environ.get("PLUMB", str(ROOT / "build/release/plumb"))
@@ -14,11 +15,7 @@ PERPLEXITY = json.loads((ROOT / "tests/golden/llama_cpp/perplexity.json").read_t
 
 
 def model(name):
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = pathlib.Path(cache) / f"plumb/models/{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"model-not-fetched: {name}")
-    return str(path)
+    return str(fetched_model(name))
 
 
 def plumb(*args, timeout=900):

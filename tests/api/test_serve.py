@@ -1,10 +1,9 @@
 """plumb serve over the default model: the official client, and cases that were faults of other servers."""
 
-import os
-import pathlib
 
 import openai
 import pytest
+from fetched import fetched_model
 from serving import PLUMB, Server, request, text_of
 
 COMPLETIONS = "/v1/completions"
@@ -14,16 +13,9 @@ def content(reply):
     return reply[1]["choices"][0]["message"]["content"]
 
 
-def model_path(name):
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(cache) / "plumb/models" / f"{name}.gguf"
-
-
 @pytest.fixture(scope="module")
 def real():
-    path = model_path("smollm2")
-    if not path.exists():
-        pytest.skip("model-not-fetched: smollm2")
+    path = fetched_model("smollm2")
     with Server([PLUMB, "serve", "--model", str(path), "--port", "0", "--ctx", "4096"]) as s:
         yield s
 
@@ -134,9 +126,7 @@ def serve(tmp_path_factory):
     """Start the program with a template text and flags."""
 
     def start(*flags, template=None):
-        path = model_path("smollm2")
-        if not path.exists():
-            pytest.skip("model-not-fetched: smollm2")
+        path = fetched_model("smollm2")
         args = [PLUMB, "serve", "--model", str(path), "--port", "0", *flags]
         if template is not None:
             file = tmp_path_factory.mktemp("template") / "t.jinja"
@@ -205,9 +195,7 @@ def test_a_broken_template_ends_the_start_and_names_its_line(serve):
 def test_a_model_with_non_finite_weights_is_refused(tmp_path):
     import gguf
 
-    path = model_path("smollm2")
-    if not path.exists():
-        pytest.skip("model-not-fetched: smollm2")
+    path = fetched_model("smollm2")
     tensor = [t for t in gguf.GGUFReader(path).tensors if t.name == "output_norm.weight"][0]
     data = bytearray(path.read_bytes())
     at = int(tensor.data_offset)
@@ -218,9 +206,7 @@ def test_a_model_with_non_finite_weights_is_refused(tmp_path):
 
 
 def test_a_model_without_a_template_serves_completions_only():
-    path = model_path("gemma3-270m")
-    if not path.exists():
-        pytest.skip("model-not-fetched: gemma3-270m")
+    path = fetched_model("gemma3-270m")
     with Server([PLUMB, "serve", "--model", str(path), "--port", "0", "--ctx", "256"]) as s:
         status, value = s.chat("x")
         assert status == 400 and value["error"]["code"] == "no_chat_template"

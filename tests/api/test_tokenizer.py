@@ -15,10 +15,10 @@ import time
 import unicodedata
 
 import pytest
+from fetched import fetched_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLUMB = pathlib.Path(os.environ.get("PLUMB", ROOT / "build/release/plumb"))
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "plumb/models"
 SHARED = ROOT.parent / "shared"
 SEED = int(os.environ.get("PLUMB_SEED") or random.randrange(1 << 30))
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -28,13 +28,6 @@ import hf_vocab  # noqa: E402
 REAL = ["smollm2", "qwen2.5-coder-0.5b", "gemma3-270m"]
 SHARED_VOCABS = ("bert-bge command-r deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm phi-3 qwen2 qwen35 refact "
                  "starcoder").split()
-
-
-def model(name):
-    path = CACHE / f"{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"model-not-fetched: {name}")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +115,12 @@ def random_texts(vocab, n, keep=lambda text: True):
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_model_equals_hugging_face(name):
-    vocab = hf_vocab.Vocab(model(name))
+    vocab = hf_vocab.Vocab(fetched_model(name))
     spm = hf_vocab.rebuild_spm(vocab) if vocab.model == "llama" else None
     texts = random_texts(vocab, 10000)
     print(f"seed {SEED}, {len(texts)} texts, {sum(map(len, texts))} bytes")
     hf = hf_vocab.rebuild(vocab)
-    with Server(model(name)) as server:
+    with Server(fetched_model(name)) as server:
         compare(server, vocab, hf, texts, False, spm)
         compare(server, vocab, hf, texts[:3001], True)
 
@@ -168,7 +161,7 @@ def test_shared_vocabulary_equals_hugging_face(vocabs, name):
 def test_pre_tokenizer_equals_its_published_form(tmp_path, pre):
     """Each id of the table over SmolLM2's vocabulary: other ids than the model's, but the same borders between words."""
     path = tmp_path / "vocab.gguf"
-    hf_vocab.with_pre(model("smollm2"), path, pre)
+    hf_vocab.with_pre(fetched_model("smollm2"), path, pre)
     vocab = hf_vocab.Vocab(path)
     with Server(path) as server:
         compare(server, vocab, hf_vocab.rebuild(vocab), random_texts(vocab, 300, KEEP.get(pre, lambda text: True)), False)
@@ -230,7 +223,7 @@ B02 = {
 
 @pytest.mark.parametrize("name", sorted(B02))
 def test_odd_texts_have_the_published_ids_and_come_back(name):
-    with Server(model(name)) as server:
+    with Server(fetched_model(name)) as server:
         for text, ids in B02[name]:
             assert server(text.encode()) == (ids, text.encode(), text.encode()), text
 
@@ -241,7 +234,7 @@ RUNS = [("A" * 200000, 25000, 12500), ("\n" * 50000, 12500, 1613), (" " * 100000
 
 @pytest.mark.parametrize("name,column", [("smollm2", 1), ("gemma3-270m", 2)])
 def test_long_runs_take_linear_time_and_a_small_stack(name, column):
-    path = model(name)
+    path = fetched_model(name)
     for run in RUNS:
         start = time.monotonic()
         r = subprocess.run(["bash", "-c", 'ulimit -s 256; exec "$0" tokenize --model "$1"', PLUMB, path], input=run[0].encode(),
@@ -263,7 +256,7 @@ def test_markers_typed_by_the_caller_are_text():
     system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     head, tail = system + "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     prompt = (head + evil + tail).encode()
-    with Server(model("smollm2")) as server:
+    with Server(fetched_model("smollm2")) as server:
         ids, whole, _ = server(prompt, True, [(len(head), len(head) + len(evil))])
         assert (len(ids), ids.count(1), ids.count(2)) == (57, 3, 2) and whole == prompt
         assert len(server(prompt, True)[0]) == 39  # the hole
@@ -280,17 +273,17 @@ def plumb(*args, stdin=b""):
 
 
 def test_tokenize_prints_ids_on_one_line():
-    r = plumb("tokenize", "--model", model("smollm2"), stdin=b"Hello world\n")
+    r = plumb("tokenize", "--model", fetched_model("smollm2"), stdin=b"Hello world\n")
     assert (r.returncode, r.stdout, r.stderr) == (0, b"19556 905 198\n", b"")
-    assert plumb("tokenize", "--model", model("smollm2")).stdout == b"\n"
-    assert plumb("tokenize", "--model", model("smollm2"), "--special", stdin=b"<|im_end|>").stdout == b"2\n"
-    assert plumb("tokenize", "--model", model("gemma3-270m"), stdin=b"hi").stdout == b"2202\n"  # no BOS
+    assert plumb("tokenize", "--model", fetched_model("smollm2")).stdout == b"\n"
+    assert plumb("tokenize", "--model", fetched_model("smollm2"), "--special", stdin=b"<|im_end|>").stdout == b"2\n"
+    assert plumb("tokenize", "--model", fetched_model("gemma3-270m"), stdin=b"hi").stdout == b"2202\n"  # no BOS
 
 
 def test_tokenize_shows_pieces():
-    r = plumb("tokenize", "--model", model("smollm2"), "--pieces", stdin="Hello é\n👍".encode())
+    r = plumb("tokenize", "--model", fetched_model("smollm2"), "--pieces", stdin="Hello é\n👍".encode())
     rows = [line.split("\t") for line in r.stdout.decode().splitlines()]
-    ids = plumb("tokenize", "--model", model("smollm2"), stdin="Hello é\n👍".encode()).stdout.split()
+    ids = plumb("tokenize", "--model", fetched_model("smollm2"), stdin="Hello é\n👍".encode()).stdout.split()
     assert [i for i, _ in rows] == [i.decode() for i in ids]
     assert json.loads(rows[0][1]) == "Hello" and json.loads(rows[2][1]) == "\n"
 
@@ -298,15 +291,15 @@ def test_tokenize_shows_pieces():
 def test_detokenize_gives_the_bytes_back():
     text = fuzz_text.SCRIPTS.encode() + b"\0\n"
     for name in ("smollm2", "gemma3-270m"):
-        ids = plumb("tokenize", "--model", model(name), stdin=text).stdout
-        assert plumb("detokenize", "--model", model(name), stdin=ids).stdout == text
-    assert plumb("detokenize", "--model", model("smollm2"), stdin=b"1 19556 2").stdout == b"Hello"
-    assert plumb("detokenize", "--model", model("smollm2"), "--special", stdin=b"1 19556\n2\n").stdout == b"<|im_start|>Hello<|im_end|>"
+        ids = plumb("tokenize", "--model", fetched_model(name), stdin=text).stdout
+        assert plumb("detokenize", "--model", fetched_model(name), stdin=ids).stdout == text
+    assert plumb("detokenize", "--model", fetched_model("smollm2"), stdin=b"1 19556 2").stdout == b"Hello"
+    assert plumb("detokenize", "--model", fetched_model("smollm2"), "--special", stdin=b"1 19556\n2\n").stdout == b"<|im_start|>Hello<|im_end|>"
 
 
 @pytest.mark.parametrize("ids", [b"-1", b"49152", b"1 x", b"1.5", b"99999999999999999999", b"1\0 2"])
 def test_detokenize_refuses_what_is_no_id(ids):
-    r = plumb("detokenize", "--model", model("smollm2"), stdin=ids)
+    r = plumb("detokenize", "--model", fetched_model("smollm2"), stdin=ids)
     assert r.returncode == 1 and r.stdout == b"" and b"is not a token id from 0 to 49151" in r.stderr
 
 
@@ -314,7 +307,7 @@ def test_detokenize_refuses_what_is_no_id(ids):
 
 @pytest.mark.parametrize("pre,says", [("surprise-9", "pre-tokenizer 'surprise-9' is not known: 'default' is used")])
 def test_an_unknown_pre_tokenizer_is_named(tmp_path, pre, says):
-    hf_vocab.with_pre(model("smollm2"), tmp_path / "v.gguf", pre)
+    hf_vocab.with_pre(fetched_model("smollm2"), tmp_path / "v.gguf", pre)
     r = plumb("tokenize", "--model", tmp_path / "v.gguf", stdin=b"Hello")
     assert r.returncode == 0 and says in r.stderr.decode()
 

@@ -7,9 +7,9 @@
  * digests and nothing else. */
 #include "exact.h"
 #include "base/log.h"
+#include "support/test_model.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DIGESTS "tests/exact/digests"
@@ -320,27 +320,10 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     lab_close(&lab);
 }
 
-static bool model_file(const struct exact_model *m, char *path, size_t cap)
-{
-    if (!m->is_real) {
-        snprintf(path, cap, "tests/golden/tiny/%s.gguf", m->name);
-        return true;
-    }
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (xdg && *xdg)
-        snprintf(path, cap, "%s/plumb/models/%s.gguf", xdg, m->name);
-    else
-        snprintf(path, cap, "%s/.cache/plumb/models/%s.gguf", home ? home : "", m->name);
-    FILE *f = fopen(path, "rb");
-    if (f)
-        fclose(f);
-    return f != NULL;
-}
-
 static void run_model(const struct exact_model *m)
 {
     char path[4096];
-    if (!model_file(m, path, sizeof(path))) {
+    if (!test_model_path(m->name, !m->is_real, path, sizeof(path))) {
         skip("model-not-fetched", m->name);
         return;
     }

@@ -14,10 +14,10 @@
 #include "engine/runner.h"
 #include "engine/sample.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "support/test_model.h"
 #include "json/json.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NEAR       0.1
@@ -180,19 +180,6 @@ static void check_model(const char *name, const char *path, double wide)
     buf_release(&text);
 }
 
-static bool real_path(const char *name, char *path, size_t cap)
-{
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (xdg && *xdg)
-        snprintf(path, cap, "%s/plumb/models/%s.gguf", xdg, name);
-    else
-        snprintf(path, cap, "%s/.cache/plumb/models/%s.gguf", home ? home : "", name);
-    FILE *f = fopen(path, "rb");
-    if (f)
-        fclose(f);
-    return f != NULL;
-}
-
 int main(int argc, char **argv)
 {
     bool is_quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
@@ -204,10 +191,8 @@ int main(int argc, char **argv)
             is_named = is_named || strcmp(argv[i], models[m].name) == 0;
         if (!is_named)
             continue;
-        if (models[m].is_tiny)
-            snprintf(path, sizeof(path), "tests/golden/tiny/%s.gguf", models[m].name);
-        if (!models[m].is_tiny &&
-            ((is_quick && !models[m].is_quick) || !real_path(models[m].name, path, sizeof(path)))) {
+        if ((is_quick && !models[m].is_tiny && !models[m].is_quick) ||
+            !test_model_path(models[m].name, models[m].is_tiny, path, sizeof(path))) {
             printf("skip: model-not-fetched: %s\n", models[m].name);
             n_skipped++;
             continue;

@@ -43,6 +43,9 @@ enum lin_kind {
     LIN_KIND_COUNT
 };
 
+/* X(Q4_0) X(Q4_1) ...: every quantised kind, in the order above. */
+#define LIN_KINDS_GROUPED(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
+
 /* Constant expressions of the kind, so that a kernel specialised on it folds them. */
 static inline int lin_log2_groups(enum lin_kind k) /* of groups in a block */
 {

@@ -16,21 +16,11 @@ typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
 #define DIRECT_ROW(kind)                                                           \
     [LIN_KIND_##kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, \
                           direct_##kind##_4, direct_##kind##_5, direct_##kind##_6, \
-                          direct_##kind##_7, direct_##kind##_8 }
+                          direct_##kind##_7, direct_##kind##_8 },
 
-DIRECT_ALL(Q4_0)
-DIRECT_ALL(Q4_1)
-DIRECT_ALL(Q5_0)
-DIRECT_ALL(Q5_1)
-DIRECT_ALL(Q8_0)
-DIRECT_ALL(Q4_K)
-DIRECT_ALL(Q5_K)
-DIRECT_ALL(Q6_K)
+LIN_KINDS_GROUPED(DIRECT_ALL)
 
-static direct_fn *const direct_of[LIN_KIND_GROUPED][DIRECT_MAX] = {
-    DIRECT_ROW(Q4_0), DIRECT_ROW(Q4_1), DIRECT_ROW(Q5_0), DIRECT_ROW(Q5_1),
-    DIRECT_ROW(Q8_0), DIRECT_ROW(Q4_K), DIRECT_ROW(Q5_K), DIRECT_ROW(Q6_K),
-};
+static direct_fn *const direct_of[LIN_KIND_GROUPED][DIRECT_MAX] = { LIN_KINDS_GROUPED(DIRECT_ROW) };
 
 #define BLOCK_MAX 8 /* rows of x that pass over the scratch together */
 

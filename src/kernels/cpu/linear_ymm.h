@@ -258,21 +258,11 @@ typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
 #define DIRECT_ALL(kind) DIRECT(kind, 1) DIRECT(kind, 2) DIRECT(kind, 3) DIRECT(kind, 4)
 #define DIRECT_ROW(kind) \
     [LIN_KIND_##         \
-        kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, direct_##kind##_4 }
+        kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, direct_##kind##_4 },
 
-DIRECT_ALL(Q4_0)
-DIRECT_ALL(Q4_1)
-DIRECT_ALL(Q5_0)
-DIRECT_ALL(Q5_1)
-DIRECT_ALL(Q8_0)
-DIRECT_ALL(Q4_K)
-DIRECT_ALL(Q5_K)
-DIRECT_ALL(Q6_K)
+LIN_KINDS_GROUPED(DIRECT_ALL)
 
-static direct_fn *const direct_of[LIN_KIND_GROUPED][Y_ROWS] = {
-    DIRECT_ROW(Q4_0), DIRECT_ROW(Q4_1), DIRECT_ROW(Q5_0), DIRECT_ROW(Q5_1),
-    DIRECT_ROW(Q8_0), DIRECT_ROW(Q4_K), DIRECT_ROW(Q5_K), DIRECT_ROW(Q6_K),
-};
+static direct_fn *const direct_of[LIN_KIND_GROUPED][Y_ROWS] = { LIN_KINDS_GROUPED(DIRECT_ROW) };
 
 /* A tile's weights stay in the nearest caches while blocks of rows pass over them. Rows of a block of x are cut so that none
  * crosses the border of the activations' own blocks of 16. */
