@@ -22,6 +22,10 @@
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" short_forms "|"        \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" short_forms "|" digits \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
+/* The published dialect's \b counts marks and letter-like symbols as word characters; PCRE2's does not. */
+#define NOT_IN_WORD                                                         \
+    "(?![\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}" \
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}])"
 /* Kimi takes Han out of both: [upper]*[lower]+ is then written as the two ways in which it can match, to stay possessive. */
 #define NOT_HAN    "(?!\\p{Han})"
 #define ASCII_MARK "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
@@ -108,7 +112,7 @@ const struct pretok_entry pretok_table[] = {
     { "granite-embed-multi-97m",
       { .ignores_merges = true }, { { O200K(SHORT_FORMS "?", "\\p{N}{1,3}"), 0 } } },
     { "tiny_aya cohere2moe",
-      { 0 }, { { "\\d++\\b", 3 }, { O200K(SHORT_FORMS "?", "\\p{N}{1,3}"), 0 } } },
+      { 0 }, { { "\\d++" NOT_IN_WORD, 3 }, { O200K(SHORT_FORMS "?", "\\p{N}{1,3}"), 0 } } },
     { "youtu",
       { .ignores_merges = true },
       { { "[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|[\\x{FF01}\\x{2026}\\x{201C}\\x{201D}\\x{2018}\\x{2019}\\x{2014}\\x{FF1A}\\x{FF1B}\\x{FF0C}\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+|[\\x{3105}-\\x{312F}]+|" KANA_HAN, 0 },
