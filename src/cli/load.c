@@ -1,6 +1,7 @@
 #include "cli/load.h"
 #include "base/clock.h"
-#include "base/file.h"
+#include "base/log.h"
+#include "base/mem_limit.h"
 #include "cli/load_template.h"
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
@@ -8,38 +9,21 @@
 #include "kernels/ref/ref.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* --- memory --- */
+#define LOAD_KV_MIN ((int64_t)64 << 20) /* of cache, where the machine has next to nothing left */
 
-/* The number at the start of a file's text, or after `key` in it; -1 where there is none ("max" in a cgroup). */
-static int64_t load_file_number(const char *path, const char *key)
-{
-    struct buf text;
-    int64_t n = -1;
-    buf_init(&text, MEM_CAT_BASE, (size_t)1 << 16);
-    if (file_read(path, &text, NULL) == ERR_OK) {
-        const char *at = key ? strstr(text.data, key) : text.data;
-        char *end = NULL;
-        at = at && key ? at + strlen(key) : at;
-        long long v = at ? strtoll(at, &end, 10) : 0;
-        n = end && end != at ? (int64_t)v : -1;
-    }
-    buf_release(&text);
-    return n;
-}
+/* --- memory --- */
 
 int64_t load_kv_default(void)
 {
-    int64_t available = load_file_number("/proc/meminfo", "MemAvailable:") * 1024;
-    int64_t limit = load_file_number("/sys/fs/cgroup/memory.max", NULL);
-    int64_t used = load_file_number("/sys/fs/cgroup/memory.current", NULL);
-    if (limit > 0 && used >= 0 && limit - used < available)
-        available = limit - used;
-    int64_t quarter = available / 4;
-    return quarter > 256 << 20 ? quarter : 256 << 20;
+    int64_t available = mem_limit_available(""), quarter = available / 4;
+    if (quarter < LOAD_KV_MIN)
+        quarter = LOAD_KV_MIN;
+    log_info("load", "cache memory: %lld MiB, a quarter of the %lld MiB that are available",
+             (long long)(quarter >> 20), (long long)(available >> 20));
+    return quarter;
 }
 
 /* --- parts --- */

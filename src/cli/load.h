@@ -95,7 +95,7 @@ enum err_code load_chat(struct load *l, struct err *err) MUST_CHECK;
 struct engine *load_take_engine(struct load *l);
 void load_close(struct load *l); /* fine on a zeroed struct */
 
-/* A quarter of the memory that the process may still take (system and cgroup), at least 256 MiB. */
+/* A quarter of the memory that the process may still take (mem_limit.h), at least 64 MiB. Logged. */
 int64_t load_kv_default(void);
 
 #endif
