@@ -15,6 +15,7 @@
 #define ENGINE_STOPS_MAX       16  /* stop strings per request */
 #define ENGINE_STOP_BYTES      256 /* bytes of one stop string */
 #define ENGINE_LOGPROBS_MAX    20
+#define ENGINE_BIAS_MAX        4096 /* biased ids per request */
 #define ENGINE_SIGNAL_BINS_MAX 4096
 #define ENGINE_GROUPS_MAX      4 /* kinds of cache memory */
 

@@ -1,5 +1,6 @@
 #include "engine/engine_model.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/match.h"
 #include "engine/sample.h"
 
@@ -418,6 +419,52 @@ static void engine_model_init_keep(struct engine_model *em)
             em->keep[em->n_keep++] = i;
 }
 
+int64_t engine_model_request_bytes(const struct engine *e)
+{
+    int64_t blocks = 3 * 64; /* what the allocator rounds up */
+    int64_t row = (int64_t)e->info.n_ctx * (int64_t)sizeof(int32_t) +
+                  ENGINE_BIAS_MAX * (int64_t)sizeof(struct logit_bias) + (int64_t)match_bytes_max();
+    return e->info.max_rows * (row + blocks);
+}
+
+static void engine_model_log_line(const char *name, int64_t bytes, const char *what)
+{
+    log_info("engine", "  %-8s %8.1f  %s", name, (double)bytes / 0x1p20, what);
+}
+
+/* Categories are the process's: kernels, sampling and the tokenizer count with those who called for them. */
+static void engine_model_log_memory(const struct engine_model *em)
+{
+    const struct runner *r = em->runner;
+    struct engine_usage u;
+    char text[128];
+    int64_t slabs = 0, requests = engine_model_request_bytes(&em->base), total = requests;
+    runner_usage(r, &u);
+    log_info("engine", "memory         MiB");
+    snprintf(text, sizeof(text), "%lld parameters", (long long)r->model->n_params);
+    engine_model_log_line("weights", mem_bytes(MEM_CAT_WEIGHTS), text);
+    for (int32_t i = 0; i < u.n_groups; i++) {
+        int64_t bytes = u.groups[i].page_bytes * u.groups[i].n_pages;
+        snprintf(text, sizeof(text), "%s attention: %lld pages of %d tokens, %s", u.groups[i].name,
+                 (long long)u.groups[i].n_pages, KV_PAGE_TOKENS, dtype_info(r->cache_type)->name);
+        engine_model_log_line("cache", bytes, text);
+        slabs += bytes;
+    }
+    snprintf(text, sizeof(text), "page tables of %d sequences of %d tokens", r->max_seqs, r->n_ctx);
+    engine_model_log_line("tables", mem_bytes(MEM_CAT_KV) - slabs, text);
+    snprintf(text, sizeof(text), "%d tokens, %d with logits; kernels, sampling", r->max_rows,
+             r->max_out);
+    engine_model_log_line("step", mem_bytes(MEM_CAT_SCRATCH), text);
+    snprintf(text, sizeof(text), "at most: ids, biases and stop strings of %d rows", r->max_seqs);
+    engine_model_log_line("requests", requests, text);
+    int64_t others = mem_bytes(MEM_CAT_TOKENIZER) + mem_bytes(MEM_CAT_TEMPLATE) +
+                     mem_bytes(MEM_CAT_GRAMMAR) + mem_bytes(MEM_CAT_BASE);
+    engine_model_log_line("text", others, "tokenizer, templates and small things");
+    total +=
+        others + mem_bytes(MEM_CAT_WEIGHTS) + mem_bytes(MEM_CAT_KV) + mem_bytes(MEM_CAT_SCRATCH);
+    engine_model_log_line("total", total, "");
+}
+
 enum err_code engine_model_new(const struct engine_model_options *o, struct engine **out,
                                struct err *err)
 {
@@ -459,6 +506,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
         return code;
     }
     em->base.info.n_ctx = em->runner->n_ctx;
+    engine_model_log_memory(em);
     *out = &em->base;
     return ERR_OK;
 }

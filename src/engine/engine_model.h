@@ -27,9 +27,13 @@ struct engine_model_options {
 #define ENGINE_MODEL_STEP_ROWS 512
 #define ENGINE_MODEL_OUT       32 /* rows of a step with logits, at least: what a scored prompt takes */
 
-/* Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */
+/* Logs a table of the process's memory: it takes no more for models and answers afterwards.
+ * Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */
 enum err_code engine_model_new(const struct engine_model_options *o, struct engine **out,
                                struct err *err) MUST_CHECK;
+
+/* What open requests take at most, all rows together. */
+int64_t engine_model_request_bytes(const struct engine *e);
 
 /* The engine's runner, for tests: runner_check after every operation. */
 const struct runner *engine_model_runner(const struct engine *e);

@@ -50,6 +50,11 @@ void match_release(struct match *m)
     *m = (struct match){ 0 };
 }
 
+size_t match_bytes_max(void)
+{
+    return ENGINE_STOPS_MAX * sizeof(struct match_stop);
+}
+
 static void match_stop_step(struct match_stop *s, char c)
 {
     while (s->state > 0 && s->bytes[s->state] != c)

@@ -24,6 +24,9 @@ enum err_code match_init(struct match *m, const struct engine_bytes *stops, int3
                          struct err *err) MUST_CHECK;
 void match_release(struct match *m);
 
+/* Memory of a match with ENGINE_STOPS_MAX strings. */
+size_t match_bytes_max(void);
+
 /* Feed the bytes of one token. Returns the index of the stop string that ended the text, or -1. After a match feed no more. */
 int32_t match_feed(struct match *m, const char *data, size_t len);
 

@@ -1,5 +1,4 @@
 #include "engine/runner.h"
-#include "base/log.h"
 #include "tensor/ops.h"
 
 #include <string.h>
@@ -133,22 +132,6 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     return model_scratch_init(&r->scratch, r->model, r->max_rows, r->max_out, err);
 }
 
-static void runner_log_table(const struct runner *r)
-{
-    const struct model *m = r->model;
-    log_info("engine", "memory      MiB");
-    log_info("engine", "  weights %6.1f  %lld parameters", (double)m->weight_bytes / 0x1p20,
-             (long long)m->n_params);
-    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (r->pools[g].n_pages > 0)
-            log_info("engine", "  cache   %6.1f  %s attention: %d pages of %d tokens, %s",
-                     (double)r->page_bytes[g] * r->pools[g].n_pages / 0x1p20, group_names[g],
-                     r->pools[g].n_pages, KV_PAGE_TOKENS, dtype_info(r->cache_type)->name);
-    log_info("engine", "  step    %6.1f  %d tokens, %d with logits",
-             (double)(r->scratch.bytes + (size_t)r->max_out * (size_t)m->n_vocab * 4) / 0x1p20,
-             r->max_rows, r->max_out);
-}
-
 enum err_code runner_new(const struct runner_options *o, struct runner **out, struct err *err)
 {
     BUG_ON(o->max_seqs < 1 || o->max_rows < 1 || o->max_rows > BACKEND_ROWS_MAX || o->max_out < 1);
@@ -170,7 +153,6 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
         runner_free(r);
         return code;
     }
-    runner_log_table(r);
     *out = r;
     return ERR_OK;
 }

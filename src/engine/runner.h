@@ -1,7 +1,7 @@
 /* runner.h - a model with its paged cache: sequences of ids in, logits out. What the engine, the benchmark and the perplexity
  * measurement stand on.
  *
- * Owns: the cache slabs, page tables, step buffers. All memory is sized in runner_new and printed as a table; a step allocates
+ * Owns: the cache slabs, page tables, step buffers. All memory is sized in runner_new; a step allocates
  * nothing (enforced in debug builds). Does not know: sampling, requests, text.
  * Thread: engine thread. */
 #ifndef PLUMB_ENGINE_RUNNER_H

@@ -71,6 +71,9 @@ enum err_code sample_params_check(const struct sample_params *p, int32_t n_vocab
             return err_set(err, ERR_INVALID, "%s: %g is not in [%g, %g]", r->name, (double)r->value,
                            (double)r->min, (double)r->max);
     }
+    if (p->n_bias > ENGINE_BIAS_MAX)
+        return err_set(err, ERR_INVALID, "logit_bias: %d entries, at most %d are allowed",
+                       p->n_bias, ENGINE_BIAS_MAX);
     for (int32_t i = 0; i < p->n_bias; i++) {
         const struct logit_bias *b = &p->bias[i];
         if (b->id < 0 || b->id >= n_vocab)

@@ -2,6 +2,7 @@
 #include "engine/engine_model.h"
 #include "kernels/ref/ref.h"
 #include "model/model_int.h"
+#include "support/tiny_engine.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,62 +13,12 @@
 
 #include <cmocka.h>
 
-#define TINY "tests/golden/tiny/"
-
-struct lab {
-    struct backend *be;
-    struct weights *weights;
-    struct model *model;
-    struct engine *engine;
-    struct engine_bytes bytes[512];
-};
-
-static const int32_t end_ids[] = { 287 };
 static const int32_t prompt[] = { 10, 20, 30, 40, 50, 60, 70, 80, 90, 100 };
 
-static const struct sample_params greedy = {
-    .top_p = 1, .typical_p = 1, .xtc_threshold = 1, .repetition_penalty = 1, .n_logprobs = -1
-};
-
-static void lab_open(struct lab *lab, const char *file, int32_t n_ctx, int32_t max_rows,
+static void lab_open(struct tiny_engine *lab, const char *file, int32_t n_ctx, int32_t max_rows,
                      int64_t kv_bytes)
 {
-    struct err err = { 0 };
-    memset(lab, 0, sizeof(*lab));
-    for (size_t i = 0; i < ARRAY_LEN(lab->bytes); i++)
-        lab->bytes[i] = (struct engine_bytes){ "x", 1 };
-    assert_int_equal(ref_backend_open(&lab->be, &err), ERR_OK);
-    if (weights_open(file, &lab->weights, &err) ||
-        model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
-                   &lab->model, &err) ||
-        engine_model_new(&(struct engine_model_options){ .model = lab->model,
-                                                         .token_bytes = lab->bytes,
-                                                         .end_ids = end_ids,
-                                                         .n_end = 1,
-                                                         .model_id = "tiny",
-                                                         .weights_digest = "d",
-                                                         .n_ctx = n_ctx,
-                                                         .kv_bytes = kv_bytes,
-                                                         .max_rows = max_rows,
-                                                         .max_step_rows = 32,
-                                                         .cache_type = DTYPE_F16 },
-                         &lab->engine, &err))
-        fail_msg("%s: %s", file, err.text);
-}
-
-static void lab_check(const struct lab *lab)
-{
-    struct err err = { 0 };
-    if (runner_check(engine_model_runner(lab->engine), &err))
-        fail_msg("%s", err.text);
-}
-
-static void lab_close(struct lab *lab)
-{
-    lab->engine->ops->free(lab->engine);
-    model_free(lab->model);
-    weights_close(lab->weights);
-    lab->be->ops->close(lab->be);
+    tiny_engine_open(lab, &(struct tiny_config){ file, n_ctx, max_rows, 0, kv_bytes });
 }
 
 static struct engine_request request(int32_t n_prompt, int32_t max_tokens)
@@ -76,11 +27,12 @@ static struct engine_request request(int32_t n_prompt, int32_t max_tokens)
                                     .n_prompt = n_prompt,
                                     .max_tokens = max_tokens,
                                     .ignore_end = true,
-                                    .sample = greedy };
+                                    .sample = tiny_greedy };
 }
 
 /* Run a row to its end; returns the tokens emitted. */
-static int32_t run(struct lab *lab, const struct engine_request *req, struct engine_result *res)
+static int32_t run(struct tiny_engine *lab, const struct engine_request *req,
+                   struct engine_result *res)
 {
     struct engine_work work = { .n_tokens = 32 };
     struct err err = { 0 };
@@ -93,16 +45,16 @@ static int32_t run(struct lab *lab, const struct engine_request *req, struct eng
         if (lab->engine->ops->step(lab->engine, &work, 1, res, &err))
             fail_msg("%s", err.text);
         n += res->n_tokens;
-        lab_check(lab);
+        tiny_engine_check(lab);
     }
     lab->engine->ops->close(lab->engine, work.row);
-    lab_check(lab);
+    tiny_engine_check(lab);
     return n;
 }
 
 static void an_answer_ends_at_its_limit_or_at_the_context(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct engine_result res;
     static const char *const files[] = { TINY "llama.gguf", TINY "gemma3.gguf" };
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
@@ -116,7 +68,7 @@ static void an_answer_ends_at_its_limit_or_at_the_context(void **state)
         assert_int_equal(res.finish, FINISH_LENGTH);
         req.max_tokens = 1000000; /* clamped to the room */
         assert_int_equal(run(&lab, &req, &res), 190);
-        lab_close(&lab);
+        tiny_engine_close(&lab);
     }
 }
 
@@ -124,7 +76,7 @@ static void an_answer_ends_at_its_limit_or_at_the_context(void **state)
 static void a_prompt_without_room_is_refused_with_both_numbers(void **state)
 {
     static int32_t ids[64];
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     struct engine_result res;
     row_id row;
@@ -141,12 +93,12 @@ static void a_prompt_without_room_is_refused_with_both_numbers(void **state)
     req.n_prompt = 49;
     assert_int_equal(run(&lab, &req, &res), 1);
     assert_int_equal(res.finish, FINISH_LENGTH);
-    lab_close(&lab);
+    tiny_engine_close(&lab);
 }
 
 static void bad_requests_are_refused_and_leave_no_row(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     row_id row;
     lab_open(&lab, TINY "llama.gguf", 100, 2, 0);
@@ -169,13 +121,13 @@ static void bad_requests_are_refused_and_leave_no_row(void **state)
     req.n_stops = 1;
     assert_int_equal(lab.engine->ops->open(lab.engine, &req, &row, &err), ERR_INVALID);
     assert_int_equal(mem_bytes(MEM_CAT_REQUEST), before);
-    lab_check(&lab);
-    lab_close(&lab);
+    tiny_engine_check(&lab);
+    tiny_engine_close(&lab);
 }
 
 static void rows_run_out_and_come_back(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     row_id rows[3];
     struct engine_request req = request(10, 20);
@@ -187,14 +139,14 @@ static void rows_run_out_and_come_back(void **state)
     assert_int_equal(lab.engine->ops->open(lab.engine, &req, &rows[2], &err), ERR_OK);
     lab.engine->ops->close(lab.engine, rows[1]);
     lab.engine->ops->close(lab.engine, rows[2]);
-    lab_check(&lab);
-    lab_close(&lab);
+    tiny_engine_check(&lab);
+    tiny_engine_close(&lab);
 }
 
 /* With cache for one and a half sequences the second one is not promised more than the half. */
 static void what_was_promised_is_there(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     row_id row, other;
     struct engine_request req = request(10, -1);
@@ -206,18 +158,18 @@ static void what_was_promised_is_there(void **state)
     assert_int_equal(lab.engine->ops->grow(lab.engine, other, 129, &err), ERR_NOMEM);
     assert_non_null(strstr(err.text, "129 tokens need 3 pages more of full attention, 2 of 6"));
     assert_int_equal(lab.engine->ops->grow(lab.engine, other, 128, &err), ERR_OK);
-    lab_check(&lab);
+    tiny_engine_check(&lab);
     lab.engine->ops->rewind(lab.engine, row);
     assert_int_equal(lab.engine->ops->grow(lab.engine, other, 129, &err), ERR_OK);
-    lab_check(&lab);
+    tiny_engine_check(&lab);
     lab.engine->ops->close(lab.engine, other);
     lab.engine->ops->close(lab.engine, row);
-    lab_close(&lab);
+    tiny_engine_close(&lab);
 }
 
 static void too_little_cache_is_an_error_with_the_arithmetic(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     struct engine *e;
     lab_open(&lab, TINY "llama.gguf", 64, 1, 0);
@@ -234,12 +186,12 @@ static void too_little_cache_is_an_error_with_the_arithmetic(void **state)
     assert_int_equal(engine_model_new(&o, &e, &err), ERR_OK);
     assert_in_range(e->info.n_ctx, 64, 512);
     e->ops->free(e);
-    lab_close(&lab);
+    tiny_engine_close(&lab);
 }
 
 static void a_step_refuses_what_cannot_be_meant(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     struct engine_result res;
     struct engine_work work = { 0 };
@@ -257,14 +209,14 @@ static void a_step_refuses_what_cannot_be_meant(void **state)
     assert_int_equal(res.finish, FINISH_LENGTH);
     assert_int_equal(lab.engine->ops->step(lab.engine, &work, 1, &res, &err), ERR_STATE);
     lab.engine->ops->close(lab.engine, work.row);
-    lab_close(&lab);
+    tiny_engine_close(&lab);
 }
 
 /* A poisoned row (case B38) ends with an error and its neighbour's answer is the one it gives alone. The fault is planted in a bias
  * for the one step that the bad row takes. */
 static void non_finite_values_end_their_row_only(void **state)
 {
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     struct engine_result res[2];
     struct engine_work work[2] = { 0 };
@@ -279,7 +231,7 @@ static void non_finite_values_end_their_row_only(void **state)
         want[i] = res[0].tokens[0].id;
     }
     lab.engine->ops->close(lab.engine, work[0].row);
-    lab_close(&lab);
+    tiny_engine_close(&lab);
 
     lab_open(&lab, TINY "llama-yarn.gguf", 100, 2, 0);
     float *bias = (float *)(uintptr_t)lab.model->layers[0].bq;
@@ -303,7 +255,7 @@ static void non_finite_values_end_their_row_only(void **state)
     }
     lab.engine->ops->close(lab.engine, work[0].row);
     lab.engine->ops->close(lab.engine, work[1].row);
-    lab_close(&lab);
+    tiny_engine_close(&lab);
 }
 
 static void the_fingerprint_tells_what_the_bits_depend_on_apart(void **state)
@@ -323,7 +275,7 @@ static void the_fingerprint_tells_what_the_bits_depend_on_apart(void **state)
 static void rewinding_and_going_on_gives_the_same_logits(void **state)
 {
     static int32_t ids[120];
-    struct lab lab;
+    struct tiny_engine lab;
     struct err err;
     struct runner *r;
     static const char *const files[] = { TINY "llama.gguf", TINY "gemma3.gguf" };
@@ -359,7 +311,7 @@ static void rewinding_and_going_on_gives_the_same_logits(void **state)
         assert_memory_equal(item.logits, want, (size_t)v * sizeof(float));
         runner_free(r);
         mem_free(MEM_CAT_BASE, want);
-        lab_close(&lab);
+        tiny_engine_close(&lab);
     }
 }
 

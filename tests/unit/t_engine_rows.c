@@ -1,0 +1,851 @@
+/* Rows of the engine that share, give up and get back memory, score their prompts, or want no answer at all. */
+#include "base/log.h"
+#include "base/philox.h"
+#include "engine/sample.h"
+#include "support/tiny_engine.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define P          KV_PAGE_TOKENS
+#define N_CTX      320
+#define PROMPT_MAX 256
+
+static const char *const files[] = { TINY "llama.gguf", TINY "gemma3.gguf", TINY "qwen2.gguf" };
+
+/* Ids that two lineages share up to `same`. */
+static void prompt_fill(int32_t *ids, int32_t n, int32_t same, int32_t lineage)
+{
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (i * 37 + i * i * 11 + (i < same ? 0 : lineage * 53)) % 280;
+}
+
+static struct engine_request request(const int32_t *ids, int32_t n_prompt, int32_t max_tokens)
+{
+    return (struct engine_request){ .prompt = ids,
+                                    .n_prompt = n_prompt,
+                                    .max_tokens = max_tokens,
+                                    .ignore_end = true,
+                                    .sample = tiny_greedy };
+}
+
+static row_id open_row(struct tiny_engine *t, const struct engine_request *req)
+{
+    row_id row;
+    struct err err = { 0 };
+    if (t->engine->ops->open(t->engine, req, &row, &err))
+        fail_msg("%s", err.text);
+    return row;
+}
+
+static void grow(struct tiny_engine *t, row_id row, int32_t n)
+{
+    struct err err = { 0 };
+    if (t->engine->ops->grow(t->engine, row, n, &err))
+        fail_msg("%s", err.text);
+    tiny_engine_check(t);
+}
+
+static struct engine_result step(struct tiny_engine *t, row_id row, int32_t n)
+{
+    struct engine_result res;
+    struct engine_work work = { row, n };
+    struct err err = { 0 };
+    if (t->engine->ops->step(t->engine, &work, 1, &res, &err))
+        fail_msg("%s", err.text);
+    tiny_engine_check(t);
+    return res;
+}
+
+/* Take n ids, however many steps it needs. Returns the last step's result. */
+static struct engine_result take(struct tiny_engine *t, row_id row, int32_t n)
+{
+    struct engine_result res = { 0 };
+    while (n > 0) {
+        int32_t chunk = n < t->engine->info.max_step_rows ? n : t->engine->info.max_step_rows;
+        res = step(t, row, chunk);
+        assert_in_range(res.n_taken, 1, chunk);
+        n -= res.n_taken;
+    }
+    return res;
+}
+
+static int64_t free_pages(const struct tiny_engine *t, int group)
+{
+    struct engine_usage u;
+    t->engine->ops->usage(t->engine, &u);
+    assert_in_range(group, 0, u.n_groups - 1);
+    return u.groups[group].n_free - u.groups[group].n_promised;
+}
+
+static void a_row_has_no_memory_until_it_grows(void **state)
+{
+    int32_t ids[PROMPT_MAX];
+    struct tiny_engine t;
+    struct engine_usage u;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 2, 0, 0 });
+    t.engine->ops->usage(t.engine, &u);
+    assert_int_equal(u.n_groups, 2);
+    assert_string_equal(u.groups[0].name, "full");
+    assert_string_equal(u.groups[1].name, "window");
+    int64_t full = u.groups[0].n_free, window = u.groups[1].n_free;
+    assert_int_equal(full, u.groups[0].n_pages);
+    struct engine_request req = request(ids, 100, 10);
+    row_id row = open_row(&t, &req);
+    assert_int_equal(free_pages(&t, 0), full);
+    grow(&t, row, 1);
+    assert_int_equal(free_pages(&t, 0), full - 1);
+    assert_int_equal(free_pages(&t, 1), window - 1);
+    grow(&t, row, 70);
+    assert_int_equal(free_pages(&t, 0), full - 2);
+    grow(&t, row, 5); /* no promise is taken back */
+    assert_int_equal(free_pages(&t, 0), full - 2);
+    grow(&t, row, INT32_MAX); /* 100 and 9 of the answer */
+    assert_int_equal(free_pages(&t, 0), full - 2);
+    t.engine->ops->usage(t.engine, &u);
+    assert_int_equal(u.groups[0].n_promised, 2);
+    assert_int_equal(take(&t, row, 100).n_tokens, 1);
+    t.engine->ops->usage(t.engine, &u);
+    assert_int_equal(u.groups[0].n_promised, 0);
+    assert_int_equal(u.groups[0].n_free, full - 2);
+    t.engine->ops->rewind(t.engine, row);
+    tiny_engine_check(&t);
+    assert_int_equal(free_pages(&t, 0), full);
+    assert_int_equal(free_pages(&t, 1), window);
+    t.engine->ops->close(t.engine, row);
+    tiny_engine_close(&t);
+}
+
+/* All groups or none. */
+static void a_promise_that_cannot_be_kept_changes_nothing(void **state)
+{
+    int32_t ids[PROMPT_MAX];
+    struct tiny_engine t;
+    struct err err;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 4, 0, 0 });
+    int64_t bytes = tiny_engine_page_bytes(&t, 0), window = tiny_engine_page_bytes(&t, 1);
+    tiny_engine_close(&t);
+    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 4, 0, bytes * 9 + window * 8 });
+    struct engine_request req = request(ids, 200, 100);
+    row_id rows[4];
+    int n = 0;
+    for (; n < 4; n++) {
+        rows[n] = open_row(&t, &req);
+        int64_t full_left = free_pages(&t, 0), window_left = free_pages(&t, 1);
+        if (t.engine->ops->grow(t.engine, rows[n], INT32_MAX, &err) == ERR_OK)
+            continue;
+        assert_int_equal(err.code, ERR_NOMEM);
+        assert_non_null(strstr(err.text, "299 tokens need"));
+        assert_non_null(strstr(err.text, "pages more of"));
+        assert_int_equal(free_pages(&t, 0), full_left);
+        assert_int_equal(free_pages(&t, 1), window_left);
+        break;
+    }
+    assert_in_range(n, 1, 3);
+    t.engine->ops->close(t.engine, rows[0]);
+    grow(&t, rows[n], INT32_MAX);
+    for (int i = 1; i <= n; i++)
+        t.engine->ops->close(t.engine, rows[i]);
+    tiny_engine_close(&t);
+}
+
+static void whole_pages_are_shared_and_the_tail_is_copied(void **state)
+{
+    int32_t ids[PROMPT_MAX];
+    struct tiny_engine t;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 4, 0, 0 });
+    struct engine_request req = request(ids, 200, 10);
+    row_id a = open_row(&t, &req);
+    grow(&t, a, 200);
+    row_id b = open_row(&t, &req);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 0); /* nothing is taken yet */
+    int32_t first = take(&t, a, 200).tokens->id;
+    int64_t before = free_pages(&t, 0);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 199); /* its last one is its own */
+    tiny_engine_check(&t);
+    assert_int_equal(free_pages(&t, 0), before - 1);
+    grow(&t, b, 200);
+    assert_int_equal(free_pages(&t, 0), before - 1);
+    t.engine->ops->close(t.engine, a); /* what b shares stays */
+    tiny_engine_check(&t);
+    assert_int_equal(free_pages(&t, 0), before); /* a's tail */
+    struct engine_result res = step(&t, b, 1);
+    assert_int_equal(res.tokens->id, first);
+    row_id c = open_row(&t, &req);
+    t.engine->ops->rewind(t.engine, b);
+    assert_int_equal(t.engine->ops->share(t.engine, c, b), 0);
+    t.engine->ops->close(t.engine, b);
+    t.engine->ops->close(t.engine, c);
+    tiny_engine_check(&t);
+    tiny_engine_close(&t);
+}
+
+/* The tail needs a page that nobody is promised; without one the whole pages are shared. */
+static void without_a_page_for_the_tail_less_is_shared(void **state)
+{
+    int32_t ids[PROMPT_MAX];
+    struct tiny_engine t;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 4, 0, 0 });
+    int64_t bytes = tiny_engine_page_bytes(&t, 0);
+    tiny_engine_close(&t);
+    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 4, 0, bytes * 6 });
+    struct engine_request req = request(ids, 200, 10), small = request(ids, 150, 10);
+    row_id a = open_row(&t, &req), hog = open_row(&t, &small), b = open_row(&t, &req);
+    grow(&t, a, 200);
+    grow(&t, hog, 128); /* 6 of 6 */
+    take(&t, a, 200);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 192);
+    tiny_engine_check(&t);
+    t.engine->ops->close(t.engine, b);
+    b = open_row(&t, &small);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 128);
+    t.engine->ops->close(t.engine, hog);
+    t.engine->ops->close(t.engine, b);
+    b = open_row(&t, &small);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 149);
+    t.engine->ops->close(t.engine, a);
+    t.engine->ops->close(t.engine, b);
+    tiny_engine_close(&t);
+}
+
+/* A window's row that has moved on cannot give an earlier position what it needs. */
+static void a_window_that_moved_on_shares_only_its_end(void **state)
+{
+    int32_t a_ids[PROMPT_MAX], b_ids[PROMPT_MAX];
+    struct tiny_engine t;
+    prompt_fill(a_ids, PROMPT_MAX, 130, 1);
+    prompt_fill(b_ids, PROMPT_MAX, 130, 2);
+    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 4, 0, 0 });
+    int32_t window = t.model->window;
+    assert_in_range(window, 1, 63);
+    struct engine_request ra = request(a_ids, 250, 10), rb = request(b_ids, 250, 10);
+    row_id a = open_row(&t, &ra), b = open_row(&t, &rb);
+    grow(&t, a, 250);
+    take(&t, a, 130);
+    int64_t full = free_pages(&t, 0), win = free_pages(&t, 1);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 130);
+    tiny_engine_check(&t);
+    assert_int_equal(free_pages(&t, 0), full - 1);
+    assert_int_equal(free_pages(&t, 1), win - (130 / P - (131 - window) / P + 1));
+    t.engine->ops->close(t.engine, b);
+    take(&t, a, 120); /* positions about 130 are gone in the window's layers */
+    b = open_row(&t, &rb);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 0);
+    t.engine->ops->close(t.engine, b);
+    b = open_row(&t, &ra);
+    assert_int_equal(t.engine->ops->share(t.engine, b, a), 249);
+    tiny_engine_check(&t);
+    t.engine->ops->close(t.engine, a);
+    t.engine->ops->close(t.engine, b);
+    tiny_engine_check(&t);
+    tiny_engine_close(&t);
+}
+
+/* A cut inside a page that another sequence holds would let one of them write what the other reads. */
+static void a_shared_page_is_not_cut(void **state)
+{
+    int32_t ids[PROMPT_MAX], a, b;
+    struct tiny_engine t;
+    struct runner *r;
+    struct err err;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 1, 0, 0 });
+    struct runner_options o = { .model = t.model,
+                                .n_ctx = 200,
+                                .max_seqs = 2,
+                                .max_rows = 200,
+                                .max_out = 1,
+                                .cache_type = DTYPE_F16 };
+    assert_int_equal(runner_new(&o, &r, &err), ERR_OK);
+    assert_int_equal(runner_open(r, &a, &err), ERR_OK);
+    assert_int_equal(runner_open(r, &b, &err), ERR_OK);
+    assert_int_equal(runner_reserve(r, a, 200, &err), ERR_OK);
+    struct runner_item item = { .seq = a, .ids = ids, .n = 150 };
+    assert_int_equal(runner_step(r, &item, 1, &err), ERR_OK);
+    assert_int_equal(runner_share(r, b, a, 150), 150);
+    assert_true(runner_can_truncate(r, a, 140)); /* its own page */
+    assert_true(runner_can_truncate(r, a, 128));
+    assert_false(runner_can_truncate(r, a, 127));
+    assert_false(runner_can_truncate(r, b, 1));
+    assert_true(runner_can_truncate(r, b, 64));
+    runner_truncate(r, b, 64); /* the second page is a's alone again */
+    assert_int_equal(runner_check(r, &err), ERR_OK);
+    assert_true(runner_can_truncate(r, a, 127));
+    assert_false(runner_can_truncate(r, a, 63));
+    runner_free(r);
+    tiny_engine_close(&t);
+}
+
+/* --- lone answers --- */
+
+#define ANSWER_MAX 40
+
+struct answer {
+    struct engine_token tokens[ANSWER_MAX];
+    int32_t n;
+    enum finish finish;
+    int32_t stop_index;
+    int64_t text_safe;
+};
+
+static void token_equals(const struct engine_token *got, const struct engine_token *want)
+{
+    assert_int_equal(got->id, want->id);
+    assert_memory_equal(&got->logprob, &want->logprob, sizeof(float));
+    assert_int_equal(got->n_top, want->n_top);
+    assert_memory_equal(got->top, want->top, (size_t)want->n_top * sizeof(want->top[0]));
+}
+
+static void answer_run(struct tiny_engine *t, const struct engine_request *req, struct answer *a)
+{
+    row_id row = open_row(t, req);
+    struct engine_result res = { 0 };
+    memset(a, 0, sizeof(*a));
+    grow(t, row, INT32_MAX);
+    while (res.finish == FINISH_NONE) {
+        res = step(t, row, t->engine->info.max_step_rows);
+        if (res.n_tokens > 0)
+            a->tokens[a->n++] = res.tokens[0];
+        assert_in_range(a->n, 0, ANSWER_MAX - 1);
+    }
+    a->finish = res.finish;
+    a->stop_index = res.stop_index;
+    a->text_safe = res.text_safe;
+    t->engine->ops->close(t->engine, row);
+}
+
+static void given_up_memory_changes_no_answer(void **state)
+{
+    static int32_t ids[PROMPT_MAX];
+    static struct answer want;
+    struct tiny_engine t;
+    const struct engine_bytes stops[] = { { "xxxxxxxxxxxxxxxxxxxxxxxx", 24 }, { "yy", 2 } };
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        tiny_engine_open(&t, &(struct tiny_config){ files[f], N_CTX, 2, 0, 0 });
+        struct engine_request req = request(ids, 90, 35);
+        req.sample.temperature = 1;
+        req.sample.seed = 5;
+        req.sample.repetition_penalty = 1.2f;
+        req.sample.n_logprobs = 3;
+        req.stops = stops;
+        req.n_stops = 2;
+        answer_run(&t, &req, &want);
+        assert_int_equal(want.n, 24); /* the stop string ends it */
+        assert_int_equal(want.finish, FINISH_STOP_STRING);
+        row_id row = open_row(&t, &req);
+        struct engine_result res = { 0 };
+        int32_t n = 0, pending = 90;
+        int64_t safe = 0;
+        for (int i = 0; res.finish == FINISH_NONE; i++) {
+            if (i % 5 == 4) {
+                t.engine->ops->rewind(t.engine, row);
+                tiny_engine_check(&t);
+                pending = 90 + n;
+            }
+            grow(&t, row, 90 + n);
+            int32_t chunk = pending < 29 ? pending : 29;
+            res = step(&t, row, chunk);
+            assert_int_equal(res.n_taken, chunk);
+            pending -= chunk;
+            assert_int_equal(res.n_tokens, pending == 0);
+            assert_true(res.text_safe >= safe);
+            safe = res.text_safe;
+            if (res.n_tokens > 0)
+                token_equals(res.tokens, &want.tokens[n++]);
+            pending += res.n_tokens;
+        }
+        assert_int_equal(n, want.n);
+        assert_int_equal(res.finish, want.finish);
+        assert_int_equal(res.text_safe, want.text_safe);
+        t.engine->ops->close(t.engine, row);
+        tiny_engine_close(&t);
+    }
+}
+
+/* --- scores and signal --- */
+
+/* Logits after each of n ids, by the runner alone, one at a time. */
+static void logits_of(struct tiny_engine *t, const int32_t *ids, int32_t n, float *out)
+{
+    struct runner *r;
+    struct err err = { 0 };
+    struct runner_options o = { .model = t->model,
+                                .n_ctx = n,
+                                .max_seqs = 1,
+                                .max_rows = 1,
+                                .max_out = 1,
+                                .cache_type = DTYPE_F16 };
+    struct runner_item item = { .n = 1, .n_out = 1 };
+    if (runner_new(&o, &r, &err) || runner_open(r, &item.seq, &err) ||
+        runner_reserve(r, item.seq, n, &err))
+        fail_msg("%s", err.text);
+    for (int32_t i = 0; i < n; i++) {
+        item.ids = ids + i;
+        assert_int_equal(runner_step(r, &item, 1, &err), ERR_OK);
+        memcpy(out + (int64_t)i * t->model->n_vocab, item.logits,
+               (size_t)t->model->n_vocab * sizeof(float));
+    }
+    runner_free(r);
+}
+
+static void scores_equal(const struct engine_token *a, const struct engine_token *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        token_equals(&a[i], &b[i]);
+}
+
+static void scores_are_the_plain_log_softmax(void **state)
+{
+    enum { N = 120 };
+    static int32_t ids[PROMPT_MAX];
+    static struct engine_token scores[N];
+    static const struct logit_bias bias = { 7, 50 };
+    struct tiny_engine t;
+    struct sampler s;
+    struct err err;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        tiny_engine_open(&t, &(struct tiny_config){ files[f], N_CTX, 2, 0, 0 });
+        int32_t v = t.engine->info.n_vocab;
+        float *logits = mem_alloc(MEM_CAT_BASE, (size_t)v * N * sizeof(float));
+        logits_of(&t, ids, N, logits);
+        assert_int_equal(sampler_init(&s, v, &err), ERR_OK);
+        struct engine_request req = request(ids, N, 5);
+        req.prompt_scores = scores;
+        req.n_score_top = 4;
+        req.sample.repetition_penalty = 1.5f; /* neither this ... */
+        req.sample.bias = &bias;              /* ... nor this is in the scores */
+        req.sample.n_bias = 1;
+        row_id row = open_row(&t, &req);
+        grow(&t, row, N);
+        assert_int_equal(take(&t, row, N).n_tokens, 1);
+        t.engine->ops->close(t.engine, row);
+        assert_int_equal(scores[0].id, ids[0]);
+        assert_true(scores[0].logprob == 0);
+        assert_int_equal(scores[0].n_top, 0);
+        for (int32_t i = 1; i < N; i++) {
+            const float *l = logits + (int64_t)(i - 1) * v;
+            float want = sample_logprob(&s, l, ids[i]);
+            assert_int_equal(scores[i].id, ids[i]);
+            assert_memory_equal(&scores[i].logprob, &want, sizeof(want));
+            assert_int_equal(scores[i].n_top, 4);
+            assert_int_equal(scores[i].top[0].id, sample_argmax(l, v));
+            for (int k = 0; k < 4; k++) {
+                want = sample_logprob(&s, l, scores[i].top[k].id);
+                assert_memory_equal(&scores[i].top[k].logprob, &want, sizeof(want));
+                assert_true(k == 0 || scores[i].top[k].logprob <= scores[i].top[k - 1].logprob);
+            }
+        }
+        sampler_release(&s);
+        mem_free(MEM_CAT_BASE, logits);
+        tiny_engine_close(&t);
+    }
+}
+
+/* With less room for logits than asked for a step takes fewer ids; a decoding row beside it is served. */
+static void scores_do_not_depend_on_the_cut(void **state)
+{
+    enum { N = 150 };
+    static int32_t ids[PROMPT_MAX];
+    static struct engine_token want[N], got[N];
+    struct tiny_engine t;
+    struct err err;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 3, 64, 0 });
+    struct engine_request req = request(ids, N, 0), other = request(ids, 20, 30);
+    req.prompt_scores = want;
+    req.n_score_top = 2;
+    row_id row = open_row(&t, &req);
+    grow(&t, row, INT32_MAX);
+    struct engine_result res = step(&t, row, 64);
+    assert_int_equal(res.n_taken, ENGINE_MODEL_OUT);
+    res = take(&t, row, N - res.n_taken);
+    assert_int_equal(res.finish, FINISH_LENGTH); /* no answer was wanted */
+    assert_int_equal(res.n_tokens, 0);
+    assert_int_equal(res.text_safe, 0);
+    t.engine->ops->close(t.engine, row);
+    for (int32_t chunk = 1; chunk < 60; chunk = chunk * 2 + 1) {
+        memset(got, 0xee, sizeof(got));
+        req.prompt_scores = got;
+        row_id rows[2] = { open_row(&t, &req), open_row(&t, &other) };
+        assert_int_equal(t.engine->ops->share(t.engine, rows[0], rows[1]), 0);
+        grow(&t, rows[1], INT32_MAX);
+        take(&t, rows[1], 20);
+        struct engine_result both[2] = { 0 };
+        int32_t pending = N;
+        for (int i = 0; both[0].finish == FINISH_NONE; i++) {
+            if (i % 7 == 6 && i < 40) {
+                t.engine->ops->rewind(t.engine, rows[0]);
+                pending = N;
+            }
+            grow(&t, rows[0], N);
+            struct engine_work work[2] = { { rows[0], chunk < pending ? chunk : pending },
+                                           { rows[1], 1 } };
+            bool is_over = both[1].finish != FINISH_NONE;
+            assert_int_equal(t.engine->ops->step(t.engine, work, is_over ? 1 : 2, both, &err),
+                             ERR_OK);
+            assert_in_range(both[0].n_taken, 1, work[0].n_tokens);
+            pending -= both[0].n_taken;
+        }
+        scores_equal(got, want, N);
+        t.engine->ops->close(t.engine, rows[0]);
+        t.engine->ops->close(t.engine, rows[1]);
+    }
+    tiny_engine_close(&t);
+}
+
+static void a_signal_counts_the_last_log_softmax(void **state)
+{
+    enum { N = 70, BINS = 37 };
+    static int32_t ids[PROMPT_MAX];
+    int32_t bins[BINS], want[BINS];
+    struct tiny_engine t;
+    struct sampler s;
+    struct err err;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        tiny_engine_open(&t, &(struct tiny_config){ files[f], N, 2, 0, 0 }); /* fills the context */
+        int32_t v = t.engine->info.n_vocab;
+        float *logits = mem_alloc(MEM_CAT_BASE, (size_t)v * N * sizeof(float));
+        logits_of(&t, ids, N, logits);
+        assert_int_equal(sampler_init(&s, v, &err), ERR_OK);
+        memset(want, 0, sizeof(want));
+        for (int32_t i = 0; i < v; i++) {
+            float logprob = sample_logprob(&s, logits + (int64_t)(N - 1) * v, i);
+            int k = 0;
+            while (k < BINS - 1 && (double)logprob >= -6.5 + (k + 1) * (6.5 / BINS))
+                k++;
+            want[k]++;
+        }
+        for (int32_t chunk = 1; chunk < 33; chunk += 31) {
+            memset(bins, 0xee, sizeof(bins));
+            struct engine_request req = request(ids, N, 0);
+            req.signal = (struct engine_signal){ BINS, -6.5f, bins };
+            row_id row = open_row(&t, &req);
+            grow(&t, row, INT32_MAX);
+            struct engine_result res = { 0 };
+            while (res.finish == FINISH_NONE)
+                res = step(&t, row, chunk);
+            assert_int_equal(res.finish, FINISH_LENGTH);
+            assert_int_equal(res.n_tokens, 0);
+            assert_memory_equal(bins, want, sizeof(want));
+            t.engine->ops->close(t.engine, row);
+        }
+        sampler_release(&s);
+        mem_free(MEM_CAT_BASE, logits);
+        tiny_engine_close(&t);
+    }
+}
+
+static void odd_wishes_are_refused(void **state)
+{
+    int32_t ids[PROMPT_MAX], bins[1];
+    struct engine_token scores[10];
+    struct tiny_engine t;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(&t, &(struct tiny_config){ files[0], 50, 2, 0, 0 });
+    const struct engine_signal bad[] = {
+        { -1, -1, bins },       { ENGINE_SIGNAL_BINS_MAX + 1, -1, bins },
+        { 1, 0, bins },         { 1, 1, bins },
+        { 1, -INFINITY, bins }, { 1, NAN, bins },
+        { 1, -1, NULL }
+    };
+    row_id row;
+    struct err err;
+    struct engine_request req = request(ids, 10, 0);
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        req.signal = bad[i];
+        assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, "signal"));
+    }
+    req = request(ids, 10, 1);
+    req.signal = (struct engine_signal){ 1, -1, bins };
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    req = request(ids, 10, 0);
+    req.prompt_scores = scores;
+    req.n_score_top = ENGINE_LOGPROBS_MAX + 1;
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "21 alternatives"));
+    req = request(ids, 51, 0);
+    req.signal = (struct engine_signal){ 1, -1, bins };
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_FULL);
+    assert_non_null(strstr(err.text, "51 tokens do not fit into the context of 50"));
+    tiny_engine_check(&t);
+    tiny_engine_close(&t);
+}
+
+/* --- random operations --- */
+
+enum { KINDS = 7, ROWS = 5, SCORES_N = 140, BINS_N = 16 };
+
+/* A request and what it gives alone. */
+struct kind {
+    int32_t ids[PROMPT_MAX];
+    struct engine_request req;
+    struct answer want;
+    struct engine_token scores[SCORES_N];
+    int32_t bins[BINS_N];
+};
+
+struct live {
+    bool is_open;
+    const struct kind *kind;
+    row_id row;
+    int32_t pending, n; /* ids to take; tokens emitted */
+    int32_t promised;   /* ids that there is room for */
+    struct engine_token scores[SCORES_N];
+    int32_t bins[BINS_N];
+};
+
+struct world {
+    struct tiny_engine t;
+    struct kind kinds[KINDS];
+    struct live rows[ROWS];
+    uint32_t seed, turn, n_draws;
+    int n_shared, n_rewound, n_refused, n_finished;
+};
+
+static uint32_t dice(struct world *w, uint32_t n)
+{
+    uint32_t counter[4] = { w->turn, w->n_draws++, 0, 0 }, key[2] = { w->seed, 11 }, out[4];
+    philox4x32(counter, key, out);
+    return out[0] % n;
+}
+
+static void world_kinds(struct world *w)
+{
+    static const int32_t lengths[KINDS] = { 30, 100, 130, 140, 200, 65, 129 };
+    static const struct engine_bytes stop = { "xxxxxxxxx", 9 };
+    for (int i = 0; i < KINDS; i++) {
+        struct kind *k = &w->kinds[i];
+        prompt_fill(k->ids, PROMPT_MAX, i % 2 ? 64 : 110, i / 2);
+        k->req = request(k->ids, lengths[i], 3 + i * 5);
+        k->req.sample.n_logprobs = i % 3;
+        k->req.sample.seed = (uint64_t)i;
+        k->req.sample.temperature = i % 2 ? 0.9f : 0;
+        k->req.sample.frequency_penalty = i == 4 ? 0.5f : 0;
+    }
+    w->kinds[1].req.ignore_end = false;
+    w->kinds[2].req.stops = &stop;
+    w->kinds[2].req.n_stops = 1;
+    w->kinds[3].req.prompt_scores = w->kinds[3].scores;
+    w->kinds[3].req.n_score_top = 2;
+    w->kinds[5].req.max_tokens = 0;
+    w->kinds[5].req.signal = (struct engine_signal){ BINS_N, -9, w->kinds[5].bins };
+}
+
+/* Cache for about two and a half of five rows. */
+static void world_open(struct world *w, const char *file, uint32_t seed)
+{
+    memset(w, 0, sizeof(*w));
+    w->seed = seed;
+    world_kinds(w);
+    struct tiny_config config = { file, N_CTX, ROWS, 40, 0 };
+    tiny_engine_open(&w->t, &config);
+    for (int i = 0; i < KINDS; i++)
+        answer_run(&w->t, &w->kinds[i].req, &w->kinds[i].want);
+    struct engine_usage u;
+    w->t.engine->ops->usage(w->t.engine, &u);
+    for (int32_t g = 0; g < u.n_groups; g++)
+        config.kv_bytes += u.groups[g].page_bytes * (g ? 11 : 9);
+    tiny_engine_close(&w->t);
+    tiny_engine_open(&w->t, &config);
+}
+
+static void world_join(struct world *w, struct live *l)
+{
+    memset(l, 0, sizeof(*l));
+    l->kind = &w->kinds[dice(w, KINDS)];
+    struct engine_request req = l->kind->req;
+    if (req.prompt_scores)
+        req.prompt_scores = l->scores;
+    if (req.signal.n_bins)
+        req.signal.bins = l->bins;
+    l->row = open_row(&w->t, &req);
+    l->pending = req.n_prompt;
+    l->is_open = true;
+}
+
+static int32_t live_taken(const struct live *l)
+{
+    return l->kind->req.n_prompt + l->n - l->pending;
+}
+
+static void world_share(struct world *w, struct live *l)
+{
+    struct live *from = &w->rows[dice(w, ROWS)];
+    if (!from->is_open || from == l || live_taken(l) > 0 || l->promised > 0)
+        return;
+    int32_t n = w->t.engine->ops->share(w->t.engine, l->row, from->row);
+    assert_in_range(n, 0, l->kind->req.n_prompt - 1);
+    assert_in_range(n, 0, live_taken(from));
+    assert_true(n == 0 || l->kind->req.prompt_scores == NULL || l->n > 0 ||
+                l->scores[l->kind->req.n_prompt - 1].id ==
+                    l->kind->ids[l->kind->req.n_prompt - 1]); /* all scores are there already */
+    l->pending -= n;
+    l->promised = n;
+    w->n_shared += n > 0;
+}
+
+static void world_grow(struct world *w, struct live *l)
+{
+    struct err err;
+    int32_t n = l->promised + (int32_t)dice(w, 90);
+    if (w->t.engine->ops->grow(w->t.engine, l->row, n, &err) == ERR_OK)
+        l->promised = n;
+    else
+        w->n_refused++;
+}
+
+static void world_leave(struct world *w, struct live *l)
+{
+    w->t.engine->ops->close(w->t.engine, l->row);
+    l->is_open = false;
+}
+
+static void live_check_end(const struct live *l, const struct engine_result *res)
+{
+    const struct kind *k = l->kind;
+    assert_int_equal(res->finish, k->want.finish);
+    assert_int_equal(res->text_safe, k->want.text_safe);
+    assert_int_equal(l->n, k->want.n);
+    if (k->req.prompt_scores)
+        scores_equal(l->scores, k->scores, k->req.n_prompt);
+    if (k->req.signal.n_bins)
+        assert_memory_equal(l->bins, k->bins, sizeof(k->bins));
+}
+
+static void live_take_result(struct live *l, const struct engine_result *res)
+{
+    l->pending -= res->n_taken;
+    if (res->n_tokens > 0) {
+        assert_in_range(l->n, 0, l->kind->want.n - 1);
+        token_equals(res->tokens, &l->kind->want.tokens[l->n++]);
+        l->pending++;
+    }
+    if (res->finish != FINISH_NONE)
+        live_check_end(l, res);
+}
+
+/* Some of the rows, each with ids that it was promised room for. */
+static void world_step(struct world *w)
+{
+    struct engine_work work[ROWS];
+    struct engine_result results[ROWS];
+    struct live *rows[ROWS];
+    struct err err;
+    int32_t n = 0, room = w->t.engine->info.max_step_rows;
+    for (int i = 0; i < ROWS; i++) {
+        struct live *l = &w->rows[i];
+        int32_t most = l->is_open ? l->promised - live_taken(l) : 0;
+        most = most < l->pending ? most : l->pending;
+        most = most < room ? most : room;
+        if (most < 1 || dice(w, 4) == 0)
+            continue;
+        rows[n] = l;
+        work[n] = (struct engine_work){ l->row, 1 + (int32_t)dice(w, (uint32_t)most) };
+        room -= work[n++].n_tokens;
+    }
+    if (n == 0)
+        return;
+    if (w->t.engine->ops->step(w->t.engine, work, n, results, &err))
+        fail_msg("turn %u: %s", w->turn, err.text);
+    for (int32_t i = 0; i < n; i++) {
+        assert_in_range(results[i].n_taken, 1, work[i].n_tokens);
+        live_take_result(rows[i], &results[i]);
+        if (results[i].finish == FINISH_NONE)
+            continue;
+        w->n_finished++;
+        world_leave(w, rows[i]);
+    }
+}
+
+static void world_turn(struct world *w)
+{
+    struct live *l = &w->rows[dice(w, ROWS)];
+    uint32_t what = dice(w, 16);
+    if (!l->is_open) {
+        world_join(w, l);
+        world_share(w, l);
+    } else if (what < 3) {
+        world_grow(w, l);
+    } else if (what == 3 && dice(w, 3) == 0) {
+        w->t.engine->ops->rewind(w->t.engine, l->row);
+        l->pending = l->kind->req.n_prompt + l->n;
+        l->promised = 0;
+        w->n_rewound++;
+    } else if (what == 4) {
+        world_share(w, l);
+    } else if (what == 5 && dice(w, 5) == 0) {
+        world_leave(w, l);
+    } else {
+        world_step(w);
+    }
+}
+
+/* Also: what the start-up table says of memory is never exceeded. */
+static void random_operations_change_no_answer(void **state)
+{
+    static struct world w;
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        int64_t before = mem_bytes(MEM_CAT_REQUEST);
+        world_open(&w, files[f], 100 + (uint32_t)f);
+        int64_t kv = mem_bytes(MEM_CAT_KV), scratch = mem_bytes(MEM_CAT_SCRATCH);
+        for (w.turn = 0; w.turn < 4000; w.turn++) {
+            w.n_draws = 0;
+            world_turn(&w);
+            tiny_engine_check(&w.t);
+            assert_int_equal(mem_bytes(MEM_CAT_KV), kv);
+            assert_int_equal(mem_bytes(MEM_CAT_SCRATCH), scratch);
+            assert_in_range(mem_bytes(MEM_CAT_REQUEST) - before, 0,
+                            engine_model_request_bytes(w.t.engine));
+        }
+        assert_in_range(w.n_shared, 5, 10000);
+        assert_in_range(w.n_rewound, 5, 10000);
+        assert_in_range(w.n_refused, 5, 10000);
+        assert_in_range(w.n_finished, 10, 10000);
+        print_message("%s: %d shared, %d rewound, %d refused, %d finished\n", files[f], w.n_shared,
+                      w.n_rewound, w.n_refused, w.n_finished);
+        for (int i = 0; i < ROWS; i++)
+            if (w.rows[i].is_open)
+                world_leave(&w, &w.rows[i]);
+        tiny_engine_check(&w.t);
+        struct engine_usage u;
+        w.t.engine->ops->usage(w.t.engine, &u);
+        for (int32_t g = 0; g < u.n_groups; g++)
+            assert_int_equal(u.groups[g].n_free, u.groups[g].n_pages);
+        tiny_engine_close(&w.t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_has_no_memory_until_it_grows),
+        cmocka_unit_test(a_promise_that_cannot_be_kept_changes_nothing),
+        cmocka_unit_test(whole_pages_are_shared_and_the_tail_is_copied),
+        cmocka_unit_test(without_a_page_for_the_tail_less_is_shared),
+        cmocka_unit_test(a_window_that_moved_on_shares_only_its_end),
+        cmocka_unit_test(a_shared_page_is_not_cut),
+        cmocka_unit_test(given_up_memory_changes_no_answer),
+        cmocka_unit_test(scores_are_the_plain_log_softmax),
+        cmocka_unit_test(scores_do_not_depend_on_the_cut),
+        cmocka_unit_test(a_signal_counts_the_last_log_softmax),
+        cmocka_unit_test(odd_wishes_are_refused),
+        cmocka_unit_test(random_operations_change_no_answer),
+    };
+    log_set_level(LOG_LEVEL_WARN);
+    return cmocka_run_group_tests_name("engine_rows", tests, NULL, NULL);
+}
