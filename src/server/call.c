@@ -126,8 +126,7 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
     }
     struct api_error e;
     worker_job_free(job);
-    api_error_set(&e, 429, "queue_full", NULL, "%d requests wait to be prepared; try again",
-                  LIMIT_PREPARING);
+    api_error_set(&e, 429, "queue_full", NULL, "too many requests wait to be prepared; try again");
     call_fail(call, &e);
     call_free_if_over(call);
 }

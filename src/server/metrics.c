@@ -63,7 +63,7 @@ static const struct metrics_row metrics_table[] = {
     { "uptime_seconds", GAUGE, "uptime_us", NULL, US(uptime_us), "since the program started to listen" },
     { "connections", GAUGE, "connections", NULL, AT(connections), "open client connections" },
     { "http_replies_total", COUNTER, "replies", NULL, EACH(replies, STATUS), "replies begun, by their status" },
-    { "calls", GAUGE, "calls", NULL, AT(calls), "API requests from the end of their body to the end of their reply" },
+    { "calls_open", GAUGE, "calls", NULL, AT(calls), "API requests from the end of their body to the end of their reply" },
     { "calls_total", COUNTER, "outcomes", NULL, EACH(outcomes, OUTCOME), "API requests that are over; abort: the client went first" },
     { "requests_waiting", GAUGE, "waiting", NULL, AT(sched.waiting), "answers accepted and not started" },
     { "requests_running", GAUGE, "running", NULL, AT(sched.running), "answers that have a row in the batch" },

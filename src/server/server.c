@@ -291,7 +291,8 @@ static enum err_code server_start(struct server *s, struct err *err)
     server_set_url(s);
     const struct worker_config wc = {
         .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, 1, 1 },
-        .max_queued = LIMIT_PREPARING,
+        .max_queued =
+            s->config.max_waiting > LIMIT_PREPARING ? s->config.max_waiting : LIMIT_PREPARING,
         .prepare = server_prepare,
         .prepare_arg = s,
         .wake = server_wake,

@@ -19,7 +19,7 @@
 struct world {
     struct engine_script_config script;
     struct server_config config;
-    long load_ms, load_fails;
+    long load_ms, load_fails, prepare_ms;
     const char *trace;
     struct tokenizer *tokenizer;
     struct template *chat_template;
@@ -41,6 +41,14 @@ static enum err_code load(void *arg, struct server_model *out, struct err *err)
     out->engine = engine_script_new(&w->script);
     server_sampling_unset(&out->sampling);
     return ERR_OK;
+}
+
+/* Templates ask for the time while a chat request is prepared: what makes that slow. */
+static int64_t slow_now(void *arg)
+{
+    const struct world *w = arg;
+    usleep((useconds_t)w->prepare_ms * 1000);
+    return 1764000000;
 }
 
 static void say_listening(void *arg, const char *url)
@@ -70,6 +78,7 @@ static bool set_number(struct world *w, const char *name, long v)
         { "prompt-us", NULL, &w->script.prompt_us, NULL },
         { "load-ms", NULL, NULL, &w->load_ms },
         { "load-fails", NULL, NULL, &w->load_fails },
+        { "prepare-ms", NULL, NULL, &w->prepare_ms },
         { "max-body", NULL, &w->config.max_body, NULL },
         { "head-seconds", &w->config.head_seconds, NULL, NULL },
         { "body-seconds", &w->config.body_seconds, NULL, NULL },
@@ -147,6 +156,8 @@ int main(int argc, char **argv)
         return 2;
     }
     server_sampling_unset(&w.config.sampling);
+    w.config.now = slow_now;
+    w.config.now_arg = &w;
     w.config.load = load;
     w.config.load_arg = &w;
     w.config.listening = say_listening;
