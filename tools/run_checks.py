@@ -271,7 +271,8 @@ class Checks:
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)
         # The server over the scripted engine: parsers under asan, threads under tsan.
-        scripted = [f"tests/api/{t}" for t in ("test_server.py", "test_openai.py") if (ROOT / "tests/api" / t).exists()]
+        names = ("server", "openai", "requests", "observing", "load")
+        scripted = [f"tests/api/test_{t}.py" for t in names if (ROOT / f"tests/api/test_{t}.py").exists()]
         for variant in ("asan", "tsan") if scripted else ():
             yield f"server-{variant}", lambda variant=variant: self.pytest(f"server-{variant}", variant, *scripted)
 
