@@ -1,12 +1,14 @@
 /* kvq.h - the 8-bit and 4-bit cache types: their arithmetic and their bytes.
  *
  * A head of one position is cut into groups of 64 elements (the last one may be shorter, 1..64). A group is a code per element,
- * 0..top (255 or 15), and an f16 scale s and bias b:
+ * 0..top (255 or 15), an f16 scale s and an f16 bias b. The keys of a page have an f16 *base* beside them: the page's first key
+ * (zero in a group that has no finite f16 there). A group of a key is relative to it (u = 1) where that is the narrower:
  *
- *     x' = fma(code, s, b)                                                   (f32, one rounding)
+ *     x' = fma(code, s, b);  keys: x' = fma(u, base, x')                     (f32)
  *
- * Quantising a group; f32 operations in this order, min and max exact, rint to nearest even:
+ * Quantising a group x of keys or values; f32 operations in this order, min and max exact, rint to nearest even:
  *
+ *     keys: y = x - base; where max y - min y < max x - min x: u = 1, and y takes the place of x
  *     lo = min x, hi = max x         e = lo and d = hi - lo where |lo| > |hi|; else e = hi and d = lo - hi
  *     b = f16(e)                     a value that is not finite, or b infinite: the group fails
  *     b = 0: scale, bias and codes are 0 (both zeros of x give +0)
@@ -15,14 +17,20 @@
  *     s = 0: codes are 0             else code = rint(min(max((x - b) * (1 / s), 0), top))
  *
  * This is the affine rule that MLX uses: the end of larger magnitude is a grid point (code 0), and so is zero, but for the
- * rounding of s. That matters where one channel of a group is far out (keys of the Qwen families): the others, around zero, stay
- * there. Codes are taken against the stored s and b, so the rounding of both costs nothing but at the other end of the grid.
- * An error is at most one step there, half a step elsewhere.
+ * rounding of s. Codes are taken against the stored s and b, so the rounding of both costs nothing but at the other end of the
+ * grid. An error is at most one step there, half a step elsewhere.
  *
  * f16 for s and b, not f32: 8.5 and 4.5 bits an element instead of 9 and 5. Root mean square error on normal data, in units of
  * the deviation: 0.00537 either way at 8 bits, 0.0910 at 4; the range is that of the f16 cache.
  *
- * A failed group is zero throughout, and the backend flags its row (backend.h, failed). */
+ * The base is there because keys have channels that are far out at every position (the key biases of the Qwen2 family reach 211,
+ * all of them in the slowest rotated pairs), and a group that spans one has no steps left for its others. Within a page such a
+ * channel hardly moves. The choice by group keeps it harmless: at the first page the first key is one that no other resembles.
+ * Perplexity of Qwen2.5-Coder-0.5B on prose, f16 5.813: 8 bits 6.542 without and 5.814 with base, 4 bits 26.54 and 7.48. As the
+ * base is a key at a fixed position, a group is a function of absolute positions like everything else.
+ *
+ * A failed group is zero throughout, and the backend flags its row (backend.h, failed). A page is written from its first position
+ * on: a key meets the base of the first position that was stored last. */
 #ifndef PLUMB_TENSOR_KVQ_H
 #define PLUMB_TENSOR_KVQ_H
 
@@ -38,6 +46,7 @@
 
 struct kvq_group {
     uint16_t scale, bias; /* f16 */
+    bool is_relative;     /* to the base */
     uint8_t codes[KVQ_GROUP];
 };
 
@@ -71,15 +80,22 @@ static inline bool kvq_line(float lo, float hi, int top, uint16_t *scale, uint16
     return true;
 }
 
-/* The reference: kernels give the same bits. x [n], 1 <= n <= 64; codes from n on are 0. False: the group failed, *out is zero. */
-bool kvq_quantise(struct kvq_group *out, const float *x, int n, int top) MUST_CHECK;
+/* The reference: kernels give the same bits. x [n], base [n] f16 or NULL, 1 <= n <= 64; codes from n on are 0.
+ * False: the group failed, *out is zero. */
+bool kvq_quantise(struct kvq_group *out, const float *x, const uint16_t *base, int n,
+                  int top) MUST_CHECK;
 float kvq_value(int code, uint16_t scale, uint16_t bias);
+float kvq_key(int code, uint16_t scale, uint16_t bias, bool is_relative, uint16_t base);
+/* The base of a group, from the page's first key. */
+void kvq_base(uint16_t *base, const float *x, int n);
 
 /* --- bytes ---
  * A part (K or V of one kv head in one page) is three arrays, of `row` code bytes and G groups for each of P positions j:
  *
  *     codes    byte c of position j:  K: c * P + j      V: j * row + c
  *     scales   group g, position j:   u16 g * P + j     biases: the same, behind them
+ *
+ * and, behind those of K, u64 [G] whose bit j says that position j is relative, and the base f16 [head_dim]; filled up to 64 bytes.
  *
  * Codes of 8 bits: element i is byte i. Codes of 4 bits: group g has bytes from 32 g on; of its L elements the first
  * h = (L + 1) / 2 are low nibbles of bytes 0..h-1 and the others are high nibbles, so that both unpack into runs. */
@@ -102,25 +118,42 @@ static inline int kvq_code_bytes(enum dtype type, int n)
     return type == DTYPE_KV_Q8 ? n : n / KVQ_GROUP * (KVQ_GROUP / 2) + (n % KVQ_GROUP + 1) / 2;
 }
 
-static inline size_t kvq_part_bytes(enum dtype type, int head_dim)
+/* Bytes of K (v = 0) or V (v = 1). */
+static inline size_t kvq_part_bytes(enum dtype type, int head_dim, int v)
 {
-    size_t row = (size_t)kvq_code_bytes(type, head_dim) + 4 * (size_t)kvq_groups(head_dim);
-    return row * KV_PAGE_TOKENS;
+    size_t groups = (size_t)kvq_groups(head_dim);
+    size_t n = ((size_t)kvq_code_bytes(type, head_dim) + 4 * groups) * KV_PAGE_TOKENS;
+    return v ? n : n + (8 * groups + 2 * (size_t)head_dim + 63) / 64 * 64;
 }
 
 /* The arrays of a part. */
 struct kvq_part {
     uint8_t *codes;
     uint16_t *scales, *biases; /* [G][P] */
+    uint64_t *relative;        /* [G], K only */
+    uint16_t *base;            /* [head_dim], K only */
     int row;                   /* code bytes of a position */
 };
 
-static inline struct kvq_part kvq_part_at(enum dtype type, int head_dim, uint8_t *part)
+/* part is aligned to 8 bytes. */
+static inline struct kvq_part kvq_part_at(enum dtype type, int head_dim, int v, uint8_t *part)
 {
+    int groups = kvq_groups(head_dim);
     struct kvq_part p = { .codes = part, .row = kvq_code_bytes(type, head_dim) };
-    p.scales = (uint16_t *)(part + (size_t)p.row * KV_PAGE_TOKENS);
-    p.biases = p.scales + kvq_groups(head_dim) * KV_PAGE_TOKENS;
+    p.scales = (uint16_t *)(void *)(part + (size_t)p.row * KV_PAGE_TOKENS);
+    p.biases = p.scales + groups * KV_PAGE_TOKENS;
+    if (!v) {
+        p.relative = (uint64_t *)(void *)(p.biases + groups * KV_PAGE_TOKENS);
+        p.base = (uint16_t *)(p.relative + groups);
+    }
     return p;
+}
+
+/* Note of group g whether position j is relative. */
+static inline void kvq_set_relative(const struct kvq_part *p, int g, int j, bool is_relative)
+{
+    uint64_t bit = (uint64_t)1 << j;
+    p->relative[g] = is_relative ? p->relative[g] | bit : p->relative[g] & ~bit;
 }
 
 #endif

@@ -122,25 +122,37 @@ static void run_side(struct side *s, const struct attn_case *k, const struct key
     mem_free(MEM_CAT_SCRATCH, nv);
 }
 
-/* What a cache of the type holds of x [n], a run of heads. */
-static void round_heads(enum dtype type, float *y, const float *x, int64_t n, int head_dim)
+static float rounded(enum dtype type, float x)
 {
+    if (type == DTYPE_F16)
+        return f16_to_f32(f32_to_f16(x));
+    return type == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x;
+}
+
+/* What the cache holds of a group of position pos; x is its place in [pos][kv_heads * head_dim]. */
+static void round_group(const struct attn_case *k, float *y, const float *x, int pos, int n,
+                        bool is_key)
+{
+    uint16_t base[KVQ_GROUP];
     struct kvq_group q;
-    if (!kvq_is(type)) {
-        for (int64_t i = 0; i < n; i++)
-            y[i] = type == DTYPE_F16    ? f16_to_f32(f32_to_f16(x[i]))
-                   : type == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x[i]))
-                                        : x[i];
-        return;
-    }
-    for (int64_t h = 0; h < n; h += head_dim)
-        for (int g = 0; g < kvq_groups(head_dim); g++) {
-            int64_t at = h + g * KVQ_GROUP;
-            int len = kvq_group_len(head_dim, g);
-            BUG_ON(!kvq_quantise(&q, x + at, len, kvq_top(type)));
-            for (int i = 0; i < len; i++)
-                y[at + i] = kvq_value(q.codes[i], q.scale, q.bias);
-        }
+    if (is_key)
+        kvq_base(base, x - (int64_t)(pos % P) * k->kv_heads * k->head_dim, n);
+    BUG_ON(!kvq_quantise(&q, x, is_key ? base : NULL, n, kvq_top(k->type)));
+    for (int i = 0; i < n; i++)
+        y[i] = is_key ? kvq_key(q.codes[i], q.scale, q.bias, q.is_relative, base[i])
+                      : kvq_value(q.codes[i], q.scale, q.bias);
+}
+
+/* What the cache holds of x [n_pos][kv_heads * head_dim]. */
+static void round_heads(const struct attn_case *k, float *y, const float *x, int n_pos, bool is_key)
+{
+    int64_t cols = (int64_t)k->kv_heads * k->head_dim;
+    for (int64_t i = 0; i < n_pos * cols && !kvq_is(k->type); i++)
+        y[i] = rounded(k->type, x[i]);
+    for (int64_t at = 0; at < n_pos * cols && kvq_is(k->type); at += k->head_dim)
+        for (int g = 0; g < kvq_groups(k->head_dim); g++)
+            round_group(k, y + at + g * KVQ_GROUP, x + at + g * KVQ_GROUP, (int)(at / cols),
+                        kvq_group_len(k->head_dim, g), is_key);
 }
 
 /* Softmax attention in double over the rounded keys and values: relative error of each head's vector. */
@@ -190,7 +202,11 @@ static void keys_new(struct keys *keys, const struct attn_case *k, int n)
     keys->rk = keys->k + 2 * all;
     keys->rv = keys->k + 3 * all;
     check_fill(keys->k, (size_t)(2 * all), 0);
-    round_heads(k->type, keys->rk, keys->k, 2 * all, k->head_dim);
+    if (kvq_is(k->type)) /* channels that are far out at every position, as keys have them */
+        for (int64_t i = 0; i < all; i++)
+            keys->k[i] += i % k->head_dim % 29 == 3 ? 60 : 0;
+    round_heads(k, keys->rk, keys->k, n, true);
+    round_heads(k, keys->rv, keys->v, n, false);
 }
 
 /* The row of the step that must fail, or -1. */
@@ -380,12 +396,12 @@ static void check_store(struct check *c, enum dtype type, int head_dim, int kind
     struct attn_case k = {
         .kv_heads = 2, .head_dim = head_dim, .type = type, .n_seqs = 1, .n_pages = 9
     };
-    const int rows = 70, pos0 = 60;
+    const int rows = 70;
     int64_t cols = 2 * head_dim;
     int32_t pages[PAGES];
     struct check_buf x = check_buf_new(2 * rows, cols, cols + 3);
     struct tensor kt = x.t, vt = x.t;
-    struct seq_view view = { 0, rows, pos0, pages };
+    struct seq_view view = { 0, rows, 0, pages };
     uint8_t flags[2][70] = { { 0 } };
     struct side ref, cpu;
     make_pages(&k, 0, false, pages);

@@ -45,37 +45,67 @@ static void attn_narrow(uint8_t *y, const float *x, int64_t n, enum dtype type)
 
 /* --- quantised caches --- */
 
-static bool attn_quantise(struct kvq_group *out, const float *x, int n, int top)
+/* x [KVQ_GROUP]: extremes. False: a value is not finite. */
+V_INLINE bool group_range(const float *x, float *lo, float *hi)
 {
-    float whole[KVQ_GROUP];
-    nv lo = nv_set1(INFINITY), hi = nv_set1(-INFINITY), zero = nv_set1(0), odd = zero;
-    if (n < KVQ_GROUP) { /* repeat an element: minimum and maximum stay */
-        for (int i = 0; i < KVQ_GROUP; i++)
-            whole[i] = x[i < n ? i : 0];
-        x = whole;
-    }
+    nv l = nv_set1(INFINITY), h = nv_set1(-INFINITY), zero = nv_set1(0), odd = zero;
+    bool finite = true;
     for (int i = 0; i < KVQ_GROUP; i += NV) {
         nv v = nv_load(x + i);
         odd = nv_fma(v, zero, odd); /* NaN from the first value that is not finite */
-        lo = nv_min(lo, v);
-        hi = nv_max(hi, v);
+        l = nv_min(l, v);
+        h = nv_max(h, v);
     }
-    bool ok = true;
-    nv_finite_or_zero(odd, &ok);
-    if (!ok || !kvq_line(-nv_hmax(nv_neg(lo)), nv_hmax(hi), top, &out->scale, &out->bias)) {
-        memset(out, 0, sizeof(*out));
-        return false;
-    }
-    if (out->scale == 0) {
-        memset(out->codes, 0, sizeof(out->codes));
-        return true;
-    }
+    nv_finite_or_zero(odd, &finite);
+    *lo = -nv_hmax(nv_neg(l));
+    *hi = nv_hmax(h);
+    return finite;
+}
+
+/* out->codes from scale and bias. x [KVQ_GROUP] */
+V_INLINE void group_codes(struct kvq_group *out, const float *x, int top)
+{
     nv b = nv_set1(f16_to_f32(out->bias)), inv = nv_set1(1.0f / f16_to_f32(out->scale));
-    nv most = nv_set1((float)top);
+    nv most = nv_set1((float)top), zero = nv_set1(0);
     for (int i = 0; i < KVQ_GROUP; i += NV) {
         nv v = nv_mul(nv_sub(nv_load(x + i), b), inv);
         nv_store_u8(out->codes + i, nv_min(nv_max(v, zero), most));
     }
+}
+
+static bool attn_quantise(struct kvq_group *out, const float *x, const uint16_t *base, int n,
+                          int top)
+{
+    float whole[KVQ_GROUP], near[KVQ_GROUP], lo, hi, near_lo, near_hi;
+    uint16_t whole_base[KVQ_GROUP];
+    if (n < KVQ_GROUP) { /* repeat an element: minimum and maximum stay */
+        for (int i = 0; i < KVQ_GROUP; i++) {
+            whole[i] = x[i < n ? i : 0];
+            whole_base[i] = base ? base[i < n ? i : 0] : 0;
+        }
+        x = whole;
+        base = base ? whole_base : NULL;
+    }
+    bool ok = group_range(x, &lo, &hi);
+    out->is_relative = false;
+    if (ok && base) {
+        for (int i = 0; i < KVQ_GROUP; i += NV)
+            nv_store(near + i, nv_sub(nv_load(x + i), nv_load_f16(base + i)));
+        out->is_relative = group_range(near, &near_lo, &near_hi) && near_hi - near_lo < hi - lo;
+    }
+    if (out->is_relative) {
+        x = near;
+        lo = near_lo;
+        hi = near_hi;
+    }
+    if (!ok || !kvq_line(lo, hi, top, &out->scale, &out->bias)) {
+        memset(out, 0, sizeof(*out));
+        return false;
+    }
+    if (out->scale == 0)
+        memset(out->codes, 0, sizeof(out->codes));
+    else
+        group_codes(out, x, top);
     return true;
 }
 
@@ -86,37 +116,62 @@ static bool attn_quantise(struct kvq_group *out, const float *x, int n, int top)
 #define KVQ_REGS 4
 #endif
 
+/* What a pass over a group's rows of K needs of its positions. */
+struct kvq_lanes {
+    nv s[KVQ_REGS], b[KVQ_REGS], u[KVQ_REGS];
+};
+
+/* One row: dimension with the given base, KVQ_REGS registers of positions. */
+V_INLINE void unpack_key(float *y, const nv *codes, const struct kvq_lanes *l, uint16_t base)
+{
+    nv c = nv_set1(f16_to_f32(base));
+#pragma GCC unroll 16
+    for (int k = 0; k < KVQ_REGS; k++)
+        nv_store(y + NV * k, nv_fma(l->u[k], c, nv_fma(codes[k], l->s[k], l->b[k])));
+}
+
+/* Rows of a group of n dimensions at KVQ_REGS registers of positions. */
+V_INLINE void unpack_keys(float *y, const uint8_t *codes, const uint16_t *base, int n,
+                          enum dtype type, const struct kvq_lanes *l)
+{
+    nv c[KVQ_REGS], h[KVQ_REGS];
+    int half = (n + 1) / 2;
+    if (type == DTYPE_KV_Q8) {
+        for (int i = 0; i < n; i++) {
+#pragma GCC unroll 16
+            for (int k = 0; k < KVQ_REGS; k++)
+                c[k] = nv_load_u8(codes + i * P + NV * k);
+            unpack_key(y + i * P, c, l, base[i]);
+        }
+        return;
+    }
+    for (int i = 0; i < half; i++) {
+#pragma GCC unroll 16
+        for (int k = 0; k < KVQ_REGS; k++)
+            nv_load_u4(codes + i * P + NV * k, &c[k], &h[k]);
+        unpack_key(y + i * P, c, l, base[i]);
+        if (half + i < n)
+            unpack_key(y + (half + i) * P, h, l, base[half + i]);
+    }
+}
+
 static void attn_unpack_k(float *y, const struct kvq_part *part, int head_dim, enum dtype type)
 {
+    float use[P];
     for (int g = 0; g < kvq_groups(head_dim); g++) {
-        int n = kvq_group_len(head_dim, g), half = (n + 1) / 2;
         const uint8_t *codes = part->codes + kvq_code_bytes(type, g * KVQ_GROUP) * P;
-        float *to = y + g * KVQ_GROUP * P;
+        for (int j = 0; j < P; j++)
+            use[j] = (float)(part->relative[g] >> j & 1);
         for (int j = 0; j < P; j += KVQ_REGS * NV) {
-            nv s[KVQ_REGS], b[KVQ_REGS];
+            struct kvq_lanes l;
 #pragma GCC unroll 16
             for (int k = 0; k < KVQ_REGS; k++) {
-                s[k] = nv_load_f16(part->scales + g * P + j + NV * k);
-                b[k] = nv_load_f16(part->biases + g * P + j + NV * k);
+                l.s[k] = nv_load_f16(part->scales + g * P + j + NV * k);
+                l.b[k] = nv_load_f16(part->biases + g * P + j + NV * k);
+                l.u[k] = nv_load(use + j + NV * k);
             }
-            if (type == DTYPE_KV_Q8) {
-                for (int i = 0; i < n; i++)
-#pragma GCC unroll 16
-                    for (int k = 0; k < KVQ_REGS; k++)
-                        nv_store(to + i * P + j + NV * k,
-                                 nv_fma(nv_load_u8(codes + i * P + j + NV * k), s[k], b[k]));
-                continue;
-            }
-            for (int i = 0; i < half; i++) {
-#pragma GCC unroll 16
-                for (int k = 0; k < KVQ_REGS; k++) {
-                    nv l, h;
-                    nv_load_u4(codes + i * P + j + NV * k, &l, &h);
-                    nv_store(to + i * P + j + NV * k, nv_fma(l, s[k], b[k]));
-                    if (half + i < n)
-                        nv_store(to + (half + i) * P + j + NV * k, nv_fma(h, s[k], b[k]));
-                }
-            }
+            unpack_keys(y + g * KVQ_GROUP * P + j, codes + j, part->base + g * KVQ_GROUP,
+                        kvq_group_len(head_dim, g), type, &l);
         }
     }
 }

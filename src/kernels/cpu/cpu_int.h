@@ -166,7 +166,7 @@ struct attn_ops {
     void (*narrow)(uint8_t *y, const float *x, int64_t n, enum dtype type);
     /* KV_Q8 and KV_Q4. quantise: kvq_quantise, whose codes from n on may be anything here. unpack_k, unpack_v: a part's values,
      * K as [head_dim][P] and V as [P][head_dim]; what was never written may give anything. */
-    bool (*quantise)(struct kvq_group *out, const float *x, int n, int top);
+    bool (*quantise)(struct kvq_group *out, const float *x, const uint16_t *base, int n, int top);
     void (*unpack_k)(float *y, const struct kvq_part *part, int head_dim, enum dtype type);
     void (*unpack_v)(float *y, const struct kvq_part *part, int head_dim, enum dtype type);
 };

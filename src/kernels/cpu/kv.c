@@ -6,27 +6,33 @@
 
 #define P KV_PAGE_TOKENS
 
-/* Of K or V of one head in a page. */
-static size_t part_bytes(enum dtype type, int head_dim)
+/* Of K (v = 0) or V (v = 1) of one head in a page. */
+static size_t part_bytes(enum dtype type, int head_dim, int v)
 {
     if (kvq_is(type))
-        return kvq_part_bytes(type, head_dim);
+        return kvq_part_bytes(type, head_dim, v);
     return (size_t)head_dim * P * (size_t)dtype_info(type)->block_bytes;
+}
+
+static size_t head_bytes(enum dtype type, int head_dim)
+{
+    return part_bytes(type, head_dim, 0) + part_bytes(type, head_dim, 1);
 }
 
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
 {
-    return (size_t)n_kv_heads * 2 * part_bytes(type, head_dim);
+    return (size_t)n_kv_heads * head_bytes(type, head_dim);
 }
 
 /* K (v = 0) or V (v = 1) of head g in the page of block b. */
 static uint8_t *page_part(const struct kv_layer *kv, const struct seq_view *s, int32_t b, int g,
                           int v)
 {
-    size_t part = part_bytes(kv->type, kv->head_dim);
     int32_t i = s->pages[b];
     BUG_ON(i < 0 || i >= kv->n_pages);
-    return kv->data + ((size_t)i * (size_t)kv->n_kv_heads * 2 + (size_t)(2 * g + v)) * part;
+    size_t heads = (size_t)i * (size_t)kv->n_kv_heads + (size_t)g;
+    return kv->data + heads * head_bytes(kv->type, kv->head_dim) +
+           (v ? part_bytes(kv->type, kv->head_dim, 0) : 0);
 }
 
 void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src)
@@ -42,7 +48,7 @@ const float *cpu_kv_wide(const struct cpu_state *st, const struct kv_layer *kv,
     if (kv->type == DTYPE_F32)
         return (const float *)part;
     if (kvq_is(kv->type)) {
-        struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, part);
+        struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, v, part);
         (v ? st->attn.unpack_v : st->attn.unpack_k)(page, &p, kv->head_dim, kv->type);
     } else {
         st->attn.widen(page, part, (int64_t)P * kv->head_dim, kv->type);
@@ -91,24 +97,27 @@ static int pack_codes(enum dtype type, uint8_t *codes, int n)
 }
 
 /* Position `at` of a part becomes x: K transposed, V as it is. False: a group failed. */
-static bool store_quantised(const struct store_job *j, uint8_t *part, bool is_k, int at,
-                            const float *x)
+static bool store_quantised(const struct store_job *j, uint8_t *part, int v, int at, const float *x)
 {
     enum dtype type = j->kv->type;
-    struct kvq_part p = kvq_part_at(type, j->kv->head_dim, part);
+    struct kvq_part p = kvq_part_at(type, j->kv->head_dim, v, part);
     bool ok = true;
     for (int g = 0, byte = 0; g < kvq_groups(j->kv->head_dim); g++) {
         struct kvq_group q;
-        int n = kvq_group_len(j->kv->head_dim, g);
-        ok = j->st->attn.quantise(&q, x + g * KVQ_GROUP, n, kvq_top(type)) && ok;
+        int n = kvq_group_len(j->kv->head_dim, g), g0 = g * KVQ_GROUP;
+        if (!v && at == 0)
+            kvq_base(p.base + g0, x + g0, n);
+        ok = j->st->attn.quantise(&q, x + g0, v ? NULL : p.base + g0, n, kvq_top(type)) && ok;
         n = pack_codes(type, q.codes, n);
         p.scales[g * P + at] = q.scale;
         p.biases[g * P + at] = q.bias;
-        if (is_k)
+        if (v) {
+            memcpy(p.codes + at * p.row + byte, q.codes, (size_t)n);
+        } else {
+            kvq_set_relative(&p, g, at, q.is_relative);
             for (int i = 0; i < n; i++)
                 p.codes[(byte + i) * P + at] = q.codes[i];
-        else
-            memcpy(p.codes + at * p.row + byte, q.codes, (size_t)n);
+        }
         byte += n;
     }
     return ok;
@@ -125,8 +134,8 @@ static void store_head(const struct store_job *j, int32_t pos, int64_t row, int 
         store_plain(j, kp, vp, at, k, v);
         return;
     }
-    bool ok = store_quantised(j, kp, true, at, k);
-    if (!store_quantised(j, vp, false, at, v) || !ok)
+    bool ok = store_quantised(j, kp, 0, at, k);
+    if (!store_quantised(j, vp, 1, at, v) || !ok)
         __atomic_store_n(&j->st->flags[row], 1, __ATOMIC_RELAXED);
 }
 

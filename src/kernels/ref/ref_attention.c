@@ -11,27 +11,33 @@
 
 #define P KV_PAGE_TOKENS
 
-/* Of K or V of one head in a page. */
-static size_t part_bytes(enum dtype type, int head_dim)
+/* Of K (v = 0) or V (v = 1) of one head in a page. */
+static size_t part_bytes(enum dtype type, int head_dim, int v)
 {
     if (kvq_is(type))
-        return kvq_part_bytes(type, head_dim);
+        return kvq_part_bytes(type, head_dim, v);
     return (size_t)head_dim * P * (size_t)dtype_info(type)->block_bytes;
+}
+
+static size_t head_bytes(enum dtype type, int head_dim)
+{
+    return part_bytes(type, head_dim, 0) + part_bytes(type, head_dim, 1);
 }
 
 size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
 {
-    return (size_t)n_kv_heads * 2 * part_bytes(type, head_dim);
+    return (size_t)n_kv_heads * head_bytes(type, head_dim);
 }
 
 /* K (v = 0) or V (v = 1) of head g in the page of position pos. */
 static uint8_t *page_part(const struct kv_layer *kv, const struct seq_view *s, int32_t pos, int g,
                           int v)
 {
-    size_t part = part_bytes(kv->type, kv->head_dim);
     int32_t i = s->pages[pos / P];
     BUG_ON(i < 0 || i >= kv->n_pages);
-    return kv->data + ((size_t)i * (size_t)kv->n_kv_heads * 2 + (size_t)(2 * g + v)) * part;
+    size_t heads = (size_t)i * (size_t)kv->n_kv_heads + (size_t)g;
+    return kv->data + heads * head_bytes(kv->type, kv->head_dim) +
+           (v ? part_bytes(kv->type, kv->head_dim, 0) : 0);
 }
 
 /* Where element d of position j lies: K is transposed. Elements, or code bytes. */
@@ -42,12 +48,16 @@ static int64_t element_at(int v, int row, int d, int j)
 
 static bool store_groups(const struct kv_layer *kv, uint8_t *part, int v, int j, const float *x)
 {
-    struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, part);
+    struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, v, part);
     bool ok = true;
     for (int g = 0; g < kvq_groups(kv->head_dim); g++) {
         struct kvq_group q;
         int n = kvq_group_len(kv->head_dim, g), half = (n + 1) / 2, g0 = g * KVQ_GROUP;
-        ok = kvq_quantise(&q, x + g0, n, kvq_top(kv->type)) && ok;
+        if (!v && j == 0)
+            kvq_base(p.base + g0, x + g0, n);
+        ok = kvq_quantise(&q, x + g0, v ? NULL : p.base + g0, n, kvq_top(kv->type)) && ok;
+        if (!v)
+            kvq_set_relative(&p, g, j, q.is_relative);
         p.scales[g * P + j] = q.scale;
         p.biases[g * P + j] = q.bias;
         if (kv->type == DTYPE_KV_Q8)
@@ -86,13 +96,15 @@ static float load_one(const struct kv_layer *kv, const uint8_t *part, int v, int
         ref_widen(kv->type, part + at * dtype_info(kv->type)->block_bytes, 1, &x);
         return x;
     }
-    struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, (uint8_t *)part);
+    struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, v, (uint8_t *)part);
     int g = d / KVQ_GROUP, i = d % KVQ_GROUP, half = (kvq_group_len(kv->head_dim, g) + 1) / 2;
     int byte = kv->type == DTYPE_KV_Q8 ? d : g * KVQ_GROUP / 2 + i % half;
     int code = p.codes[element_at(v, p.row, byte, j)];
     if (kv->type == DTYPE_KV_Q4)
         code = i < half ? code & 15 : code >> 4;
-    return kvq_value(code, p.scales[g * P + j], p.biases[g * P + j]);
+    uint16_t scale = p.scales[g * P + j], bias = p.biases[g * P + j];
+    return v ? kvq_value(code, scale, bias)
+             : kvq_key(code, scale, bias, p.relative[g] >> j & 1, p.base[d]);
 }
 
 void ref_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,

@@ -4,7 +4,8 @@
   make_kvq.py           needs numpy
   make_kvq.py --mlx     also needs mlx: compares errors, scales and biases with mlx.core.quantize and writes nothing
 
-A record, little-endian: u32 n, u32 top, u32 ok, f32 x[64], u16 scale, u16 bias, u8 codes[64], f32 value[64]; 0 behind n.
+A record, little-endian: u32 n, u32 top, u32 ok, u32 whether it has a base, u32 whether it is relative to it, f32 x[64],
+f16 base[64], f16 scale, f16 bias, u8 codes[64], f32 value[64]; 0 behind n.
 """
 import os
 import sys
@@ -42,10 +43,25 @@ def values(scale, bias, codes):
     return (codes.astype(np.float64) * np.float64(scale) + np.float64(bias)).astype(F)
 
 
+def quantise_key(x, base):
+    """(relative, the group to quantise)"""
+    if base is None or not np.isfinite(x).all():
+        return False, x
+    y = x - base.astype(F)
+    return (True, y) if F(y.max() - y.min()) < F(x.max() - x.min()) else (False, x)
+
+
+def bases(rng, x):
+    """A base of no use, one near x, and none."""
+    with_noise = x + rng.standard_normal(len(x)) * np.abs(x).max() / 50
+    far = [np.float16(y) for y in (rng.standard_normal(len(x)) * 30, with_noise)]
+    return [np.where(np.isfinite(b).all(), b, np.float16(0)) for b in far] + [None]
+
+
 def groups(rng):
     """Groups of every kind: [(x)]"""
     out = []
-    for n in (1, 2, 33, 63, 64):
+    for n in (1, 33, 64):
         for scale in (1, 1e-2, 1e-4, 1e-6, 1e-8, 300, 2e4):
             out.append(rng.standard_normal(n) * scale)
         out.append(rng.standard_normal(n) + 20)
@@ -62,15 +78,21 @@ def groups(rng):
     return [x.astype(F) for x in out]
 
 
-def record(x, top):
-    ok, scale, bias, codes = quantise(x, top)
+def record(x, base, top):
+    relative, y = quantise_key(x, base)
+    ok, scale, bias, codes = quantise(y, top)
+    relative = relative and ok
+    value = values(scale, bias, codes)
+    if relative:
+        value = (value.astype(np.float64) + base.astype(np.float64)).astype(F)
     n, pad = len(x), 64 - len(x)
     return b"".join([
-        np.array([n, top, ok], "<u4").tobytes(),
+        np.array([n, top, ok, base is not None, relative], "<u4").tobytes(),
         np.pad(x, (0, pad)).astype("<f4").tobytes(),
+        np.pad(np.zeros(n) if base is None else base, (0, pad)).astype("<f2").tobytes(),
         np.array([scale, bias], "<f2").tobytes(),
         np.pad(codes, (0, pad)).tobytes(),
-        np.pad(values(scale, bias, codes), (0, pad)).astype("<f4").tobytes(),
+        np.pad(value, (0, pad)).astype("<f4").tobytes(),
     ])
 
 
@@ -100,8 +122,9 @@ def main():
     rng = np.random.default_rng(7)
     with np.errstate(all="ignore"), open(os.path.join(os.path.dirname(__file__), "kvq.bin"), "wb") as f:
         for x in groups(rng):
-            for top in (255, 15):
-                f.write(record(x, top))
+            for base in bases(rng, x):
+                for top in (255, 15):
+                    f.write(record(x, base, top))
 
 
 if __name__ == "__main__":
