@@ -24,7 +24,7 @@ struct sched_request {
     req_id id;
     struct engine_request engine;
     req_id
-        leader; /* a request of the same submission with the same prompt, which is computed once for both; its own id: none */
+        leader; /* one of the same submission with the same prompt, computed once for both; its own id: none */
     uint64_t key;        /* on whose account: an API key's or an address's hash */
     int32_t priority;    /* lower goes first; 0 is usual */
     bool is_background;  /* starts when nothing else is there, and rests while something is */
@@ -32,10 +32,13 @@ struct sched_request {
     uint64_t trace;      /* its track in the trace; 0 = not traced */
     /* private to sched/ from here */
     struct sched_request *next; /* in the waiting list */
+    struct sched_account *account;
+    uint64_t seq; /* order of arrival */
     int64_t submitted_us;
 };
 
-/* Deep copy of `from` in one block (the two arrays that the engine fills stay the caller's); leader is its own id, the rest 0. NULL when there is no memory. Free with sched_request_free unless it was accepted. */
+/* Deep copy of `from` in one block (the two arrays that the engine fills stay the caller's); leader is its own id, the rest 0.
+ * NULL when there is no memory. Free with sched_request_free unless it was accepted. */
 struct sched_request *sched_request_new(req_id id, const struct engine_request *from);
 void sched_request_free(struct sched_request *r);
 

@@ -13,7 +13,12 @@ struct script_row {
     bool is_open;
     struct buf script; /* what it will say */
     struct buf text;   /* what it has said */
-    int32_t n_prompt, n_taken, n_tokens, max_tokens;
+    int32_t *ids;      /* [n_prompt] */
+    int32_t n_prompt, n_fed, n_tokens, max_tokens;
+    int32_t n_pages; /* promised */
+    struct engine_token *scores;
+    int32_t n_score_top;
+    struct engine_signal signal;
     int32_t fail_at; /* token index; -1 = never */
     enum err_code fail_code;
     bool is_endless, breaks_step, ignore_end;
@@ -29,8 +34,10 @@ struct engine_script {
     struct engine engine;
     struct engine_script_config config;
     struct script_row *rows; /* [max_rows] */
-    _Atomic int32_t n_open;
+    _Atomic int32_t n_open, n_promised;
 };
+
+#define SCRIPT_PAGE_TOKENS 64
 
 static void script_sleep(int64_t us)
 {
@@ -112,6 +119,11 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
                      req->prompt[k] == 0 || req->prompt[k] > 255 ? '\x01' : (char)req->prompt[k]);
     bool is_fine = script_plan(row, text.data);
     buf_release(&text);
+    row->ids = mem_alloc(MEM_CAT_REQUEST, (size_t)req->n_prompt * sizeof(*row->ids));
+    memcpy(row->ids, req->prompt, (size_t)req->n_prompt * sizeof(*row->ids));
+    row->scores = req->prompt_scores;
+    row->n_score_top = req->n_score_top;
+    row->signal = req->signal;
     int32_t room = e->info.n_ctx - req->n_prompt;
     row->max_tokens = req->max_tokens < 0 || req->max_tokens > room ? room : req->max_tokens;
     row->ignore_end = req->ignore_end;
@@ -134,6 +146,8 @@ static void script_close(struct engine *e, row_id id)
     struct engine_script *s = (struct engine_script *)e;
     struct script_row *row = &s->rows[id];
     BUG_ON(!row->is_open);
+    e->ops->rewind(e, id);
+    mem_free(MEM_CAT_REQUEST, row->ids);
     buf_release(&row->script);
     buf_release(&row->text);
     for (int32_t k = 0; k < row->n_stops; k++)
@@ -141,6 +155,62 @@ static void script_close(struct engine *e, row_id id)
     row->is_open = false;
     s->n_open--;
 }
+
+/* --- memory --- */
+
+static enum err_code script_grow(struct engine *e, row_id id, int32_t n_tokens, struct err *err)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    struct script_row *row = &s->rows[id];
+    int32_t most = row->n_prompt + row->max_tokens;
+    int32_t want =
+        ((n_tokens < most ? n_tokens : most) + SCRIPT_PAGE_TOKENS - 1) / SCRIPT_PAGE_TOKENS;
+    int32_t more = want - row->n_pages;
+    if (more <= 0)
+        return ERR_OK;
+    if (s->config.n_pages > 0 && s->n_promised + more > s->config.n_pages)
+        return err_set(err, ERR_NOMEM, "%d pages needed, %d of %d are not promised", more,
+                       s->config.n_pages - s->n_promised, s->config.n_pages);
+    s->n_promised += more;
+    row->n_pages = want;
+    return ERR_OK;
+}
+
+/* What is shared is charged in full: the sharer's first grow pays for it. */
+static int32_t script_share(struct engine *e, row_id id, row_id from_id)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    struct script_row *row = &s->rows[id];
+    const struct script_row *from = &s->rows[from_id];
+    int32_t n = 0;
+    BUG_ON(!row->is_open || !from->is_open || row->n_fed != 0 || row->n_pages != 0);
+    while (!row->scores && n < row->n_prompt - 1 && n < from->n_prompt && n < from->n_fed &&
+           row->ids[n] == from->ids[n])
+        n++;
+    return row->n_fed = n;
+}
+
+static void script_rewind(struct engine *e, row_id id)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    struct script_row *row = &s->rows[id];
+    s->n_promised -= row->n_pages;
+    row->n_pages = row->n_fed = 0;
+}
+
+static void script_usage(const struct engine *e, struct engine_usage *out)
+{
+    const struct engine_script *s = (const struct engine_script *)e;
+    int32_t n = s->config.n_pages;
+    *out = (struct engine_usage){ .n_groups = 1 };
+    out->groups[0].name = "full";
+    out->groups[0].page_bytes = 1024;
+    out->groups[0].n_pages = n;
+    out->groups[0].n_free = n;
+    out->groups[0].n_promised = n > 0 ? s->n_promised : 0;
+}
+
+/* --- steps --- */
 
 /* Earliest match in the text, else how many bytes at its end might still become one. */
 static bool script_match(struct script_row *row, struct engine_result *res)
@@ -182,6 +252,12 @@ static void script_decode(struct script_row *row, struct engine_result *res)
                 row->fail_code == ERR_NUMERIC ? "non-finite logits" : "failed as the script says");
         return;
     }
+    if (row->max_tokens == 0) {
+        for (int32_t i = 0; i < row->signal.n_bins; i++)
+            row->signal.bins[i] = i + 1;
+        res->finish = FINISH_LENGTH;
+        return;
+    }
     bool is_over = (size_t)row->n_tokens >= row->script.len;
     if (is_over && !row->is_endless && !row->ignore_end) {
         res->finish = FINISH_END;
@@ -200,6 +276,17 @@ static void script_decode(struct script_row *row, struct engine_result *res)
     res->text_safe = row->text_safe;
 }
 
+static void script_score(struct script_row *row, int32_t first, int32_t n)
+{
+    for (int32_t i = first; row->scores && i < first + n && i < row->n_prompt; i++) {
+        struct engine_token *t = &row->scores[i];
+        *t = (struct engine_token){ .id = row->ids[i], .logprob = i > 0 ? -0.25f : 0 };
+        for (int32_t k = 0; i > 0 && k < row->n_score_top; k++)
+            t->top[t->n_top++] =
+                (struct engine_logprob){ (row->ids[i] + k) % 256, -0.25f - (float)k };
+    }
+}
+
 static enum err_code script_step(struct engine *e, const struct engine_work *work, int32_t n,
                                  struct engine_result *results, struct err *err)
 {
@@ -207,52 +294,33 @@ static enum err_code script_step(struct engine *e, const struct engine_work *wor
     int64_t us = s->config.step_us;
     int32_t n_tokens = 0;
     for (int32_t i = 0; i < n; i++) {
-        const struct script_row *row = &s->rows[work[i].row];
         n_tokens += work[i].n_tokens;
-        us += row->n_taken < row->n_prompt ? work[i].n_tokens * s->config.prompt_us : 0;
+        us += (work[i].n_tokens - 1) * s->config.prompt_us;
     }
     BUG_ON(n_tokens > e->info.max_step_rows);
     script_sleep(us);
     for (int32_t i = 0; i < n; i++) {
         struct script_row *row = &s->rows[work[i].row];
         int32_t n_ids = row->n_prompt + row->n_tokens;
-        BUG_ON(!row->is_open || work[i].n_tokens < 1 || row->n_taken + work[i].n_tokens > n_ids);
+        BUG_ON(!row->is_open || work[i].n_tokens < 1 || row->n_fed + work[i].n_tokens > n_ids);
+        BUG_ON(row->n_fed + work[i].n_tokens > row->n_pages * SCRIPT_PAGE_TOKENS);
         results[i] = (struct engine_result){ .row = work[i].row,
                                              .n_taken = work[i].n_tokens,
                                              .text_safe = row->text_safe };
-        row->n_taken += work[i].n_tokens;
+        script_score(row, row->n_fed, work[i].n_tokens);
+        row->n_fed += work[i].n_tokens;
         if (row->breaks_step)
             return err_set(err, ERR_IO, "the device is gone");
-        if (row->n_taken == n_ids)
+        if (row->n_fed == n_ids)
             script_decode(row, &results[i]);
     }
     return ERR_OK;
 }
 
-static enum err_code script_grow(struct engine *e, row_id id, int32_t n_tokens, struct err *err)
-{
-    return ERR_OK;
-}
-
-static int32_t script_share(struct engine *e, row_id id, row_id from)
-{
-    return 0;
-}
-
-static void script_rewind(struct engine *e, row_id id)
-{
-    ((struct engine_script *)e)->rows[id].n_taken = 0;
-}
-
-static void script_usage(const struct engine *e, struct engine_usage *out)
-{
-    *out = (struct engine_usage){ 0 };
-}
-
 static void script_free(struct engine *e)
 {
     struct engine_script *s = (struct engine_script *)e;
-    BUG_ON(s->n_open != 0); /* the scheduler closes what it opened */
+    BUG_ON(s->n_open != 0 || s->n_promised != 0); /* the scheduler closes what it opened */
     mem_free(MEM_CAT_SERVER, s->rows);
     mem_free(MEM_CAT_SERVER, s);
 }
@@ -262,9 +330,9 @@ static const struct engine_ops script_ops = {
     .grow = script_grow,
     .share = script_share,
     .rewind = script_rewind,
-    .usage = script_usage,
     .step = script_step,
     .close = script_close,
+    .usage = script_usage,
     .free = script_free,
 };
 
@@ -290,4 +358,9 @@ struct engine *engine_script_new(const struct engine_script_config *config)
 int32_t engine_script_rows(const struct engine *e)
 {
     return ((const struct engine_script *)e)->n_open;
+}
+
+int32_t engine_script_pages(const struct engine *e)
+{
+    return ((const struct engine_script *)e)->n_promised;
 }

@@ -6,7 +6,8 @@
  *   !count N       N tokens "0".."9" over and over          !fail N        N tokens "x", then this row fails
  *   !nan           fails with the first token (ERR_NUMERIC) !refuse        open fails (ERR_INVALID)
  *   !break         the whole step fails                     !forever       tokens until the length is reached
- * Without a command the prompt's bytes come back (at most 64). */
+ * Without a command the prompt's bytes come back (at most 64).
+ * Scores of a prompt are -0.25 each; bin i of a signal is i + 1. A step that takes ids beyond the promised ones is a bug. */
 #ifndef PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 #define PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 
@@ -15,12 +16,14 @@
 struct engine_script_config {
     int32_t n_ctx, max_rows, max_step_rows;
     int64_t step_us;   /* each step takes so long ... */
-    int64_t prompt_us; /* ... and so much more for each prompt token in it */
+    int64_t prompt_us; /* ... and so much more for each further token of a row in it */
+    int32_t n_pages;   /* of 64 tokens; 0 = always enough */
 };
 
 struct engine *engine_script_new(const struct engine_script_config *config);
 
-/* Rows that are open now. Thread: any. */
+/* Rows that are open now; pages that are promised. Thread: any. */
 int32_t engine_script_rows(const struct engine *e);
+int32_t engine_script_pages(const struct engine *e);
 
 #endif
