@@ -6,6 +6,7 @@
  * SCHED_PROMISE tokens since it was parked last; the one that needs more memory has, so somebody can always be asked. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "sched/sched_int.h"
 
 /* --- the end of a request --- */
@@ -125,6 +126,9 @@ static void sched_retire_row(struct sched *s, struct sched_row *row)
     f->decode_us = now - began;
     if (row->first_token_us)
         histogram_add(&s->stats.histograms[SCHED_HISTOGRAM_DECODE], (double)f->decode_us * 1e-6);
+    if (trace_is_on() && row->request->trace != 0 && row->first_token_us)
+        trace_span("decode.total", row->request->trace, row->first_token_us, now,
+                   "{\"tokens\":%d,\"preempted\":%d}", f->n_tokens, f->n_preempted);
     s->engine->ops->close(s->engine, row->row);
     sched_publish_finished(s, row->request, f);
 }
@@ -165,6 +169,9 @@ static void sched_park(struct sched *s, struct sched_row *row)
     row->is_parked = true;
     row->result.n_preempted++;
     s->stats.preempted++;
+    if (trace_is_on() && row->request->trace != 0)
+        trace_instant("engine.preempt", row->request->trace, clock_us(), "{\"ids\":%d}",
+                      row->n_ids);
     log_debug("sched", "request %llu gives up its memory after %d tokens",
               (unsigned long long)row->request->id, row->n_ids);
 }
@@ -326,6 +333,9 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
     row->opened_us = clock_us();
     histogram_add(&s->stats.histograms[SCHED_HISTOGRAM_QUEUE],
                   (double)(row->opened_us - r->submitted_us) * 1e-6);
+    if (trace_is_on() && r->trace != 0)
+        trace_span("engine.admission_wait", r->trace, r->submitted_us, row->opened_us,
+                   "{\"rows\":%d}", s->n_rows);
     rank_charge(r, r->engine.n_prompt - row->result.n_shared);
     s->n_rows++;
     return true;

@@ -13,7 +13,7 @@ enum sched_mail_kind { SCHED_MAIL_NEW, SCHED_MAIL_CANCEL, SCHED_MAIL_PAUSE, SCHE
 struct sched_mail {
     enum sched_mail_kind kind;
     req_id id;
-    struct sched_request *request; /* NEW */
+    struct sched_request *request; /* NEW: and those linked to it */
 };
 
 struct sched_request *sched_request_new(req_id id, const struct engine_request *from)
@@ -78,9 +78,12 @@ static void sched_handle_mail(struct sched *s, const struct sched_mail *m)
 {
     switch (m->kind) {
     case SCHED_MAIL_NEW:
-        rank_enter(s, m->request);
         *(s->last ? &s->last->next : &s->first) = m->request;
-        s->last = m->request;
+        for (s->last = m->request;; s->last = s->last->next) {
+            rank_enter(s, s->last);
+            if (!s->last->next)
+                break;
+        }
         break;
     case SCHED_MAIL_CANCEL:
         sched_cancel_now(s, m->id);
@@ -220,12 +223,13 @@ enum err_code sched_submit(struct sched *s, struct sched_request *const *request
     } while (!atomic_compare_exchange_weak(&s->stats.waiting, &waiting, waiting + n));
     s->stats.accepted += n;
     for (int32_t i = 0; i < n; i++) {
-        struct sched_mail m = { SCHED_MAIL_NEW, requests[i]->id, requests[i] };
         requests[i]->submitted_us = clock_us();
-        /* The queue has max_waiting places beyond those for commands; commands never take the last of them. */
-        enum err_code code = queue_push(&s->mail, &m);
-        BUG_ON(code != ERR_OK); /* sched_stop while someone submits */
+        requests[i]->next = i + 1 < n ? requests[i + 1] : NULL;
     }
+    struct sched_mail m = { SCHED_MAIL_NEW, requests[0]->id, requests[0] };
+    /* The queue has max_waiting places beyond those for commands; commands never take the last of them. */
+    enum err_code code = queue_push(&s->mail, &m);
+    BUG_ON(code != ERR_OK); /* sched_stop while someone submits */
     return ERR_OK;
 }
 

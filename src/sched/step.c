@@ -4,6 +4,7 @@
  * allows. What it costs is learnt from the steps before. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "sched/sched_int.h"
 
 #define SCHED_CHUNK_MIN   16      /* fewer tokens in a chunk cost more than they save in waiting */
@@ -94,10 +95,11 @@ static void sched_learn_cost(struct sched *s, int64_t us)
 void sched_forward(struct sched *s)
 {
     struct err err;
-    int64_t t0 = clock_us();
-    s->stats.step_started_us = t0;
+    s->step_start_us = clock_us();
+    s->stats.step_started_us = s->step_start_us;
     enum err_code code = s->engine->ops->step(s->engine, s->work, s->n_work, s->results, &err);
-    int64_t us = clock_us() - t0;
+    s->step_end_us = clock_us();
+    int64_t us = s->step_end_us - s->step_start_us;
     s->stats.step_started_us = 0;
     s->stats.last_step_us = us;
     s->stats.steps++;
@@ -144,6 +146,21 @@ static void sched_time_token(struct sched *s, struct sched_row *row)
     row->last_token_us = now;
 }
 
+/* The row's part of the step, and what it brings to an end. */
+static void sched_trace_row(const struct sched *s, const struct sched_row *row, int32_t n_taken,
+                            bool is_prompt, bool is_first)
+{
+    uint64_t track = row->request->trace;
+    if (is_first)
+        trace_span("prefill.total", track, row->opened_us, s->step_end_us,
+                   "{\"tokens\":%d,\"shared\":%d}", row->n_prompt, row->result.n_shared);
+    if (is_prompt)
+        trace_span("prefill.chunk", track, s->step_start_us, s->step_end_us,
+                   "{\"tokens\":%d,\"at\":%d}", n_taken, row->n_fed);
+    if (is_first)
+        trace_span("token_zero.total", track, s->step_start_us, s->step_end_us, "{}");
+}
+
 static void sched_route_tokens(struct sched *s, struct sched_row *row,
                                const struct engine_result *res)
 {
@@ -163,12 +180,25 @@ static void sched_route_tokens(struct sched *s, struct sched_row *row,
         row->result.text_safe = res->text_safe;
 }
 
+static void sched_trace_step(const struct sched *s)
+{
+    trace_span("engine.mixed_forward", TRACE_ENGINE, s->step_start_us, s->step_end_us,
+               "{\"rows\":%d,\"prompt_tokens\":%d,\"waiting\":%lld}", s->n_work, s->n_step_prompt,
+               (long long)s->stats.waiting);
+    trace_span("response.token_route", TRACE_ENGINE, s->step_end_us, clock_us(), "{}");
+}
+
 void sched_route(struct sched *s)
 {
+    bool is_traced = trace_is_on();
     for (int32_t i = 0; i < s->n_work; i++) {
         struct sched_row *row = s->work_rows[i];
         const struct engine_result *res = &s->results[i];
+        bool is_first = row->first_token_us == 0 && res->n_tokens > 0;
+        bool is_prompt = row->n_fed + 1 < row->n_ids;
         sched_count_taken(s, row, res->n_taken);
+        if (is_traced && row->request->trace != 0)
+            sched_trace_row(s, row, res->n_taken, is_prompt, is_first);
         sched_route_tokens(s, row, res);
         if (res->finish == FINISH_NONE)
             continue;
@@ -178,4 +208,6 @@ void sched_route(struct sched *s)
         if (res->finish == FINISH_ERROR)
             row->result.err = res->err;
     }
+    if (is_traced)
+        sched_trace_step(s);
 }
