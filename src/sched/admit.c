@@ -9,6 +9,8 @@
 #include "base/trace.h"
 #include "sched/sched_int.h"
 
+#include <string.h>
+
 /* --- the end of a request --- */
 
 static void sched_end(struct sched_finished *f, enum err_code code, const char *text)
@@ -115,34 +117,36 @@ int64_t sched_next_deadline(const struct sched *s)
     return first;
 }
 
-static void sched_retire_row(struct sched *s, struct sched_row *row)
+/* Its place and memory are free, and the numbers say so, before anybody hears of its end. */
+static void sched_retire_row(struct sched *s, int32_t i)
 {
-    int64_t now = clock_us();
-    struct sched_finished *f = &row->result;
-    int64_t began = row->first_token_us ? row->first_token_us : now;
-    f->n_prompt = row->n_prompt;
-    f->queued_us = row->opened_us - row->request->submitted_us;
-    f->prefill_us = began - row->opened_us;
+    struct sched_row row = s->rows[i];
+    struct sched_finished *f = &row.result;
+    int64_t now = clock_us(), began = row.first_token_us ? row.first_token_us : now;
+    f->n_prompt = row.n_prompt;
+    f->queued_us = row.opened_us - row.request->submitted_us;
+    f->prefill_us = began - row.opened_us;
     f->decode_us = now - began;
-    if (row->first_token_us)
+    if (row.first_token_us)
         histogram_add(&s->stats.histograms[SCHED_HISTOGRAM_DECODE], (double)f->decode_us * 1e-6);
-    if (trace_is_on() && row->request->trace != 0 && row->first_token_us)
-        trace_span("decode.total", row->request->trace, row->first_token_us, now,
+    if (trace_is_on() && row.request->trace != 0 && row.first_token_us)
+        trace_span("decode.total", row.request->trace, row.first_token_us, now,
                    "{\"tokens\":%d,\"preempted\":%d}", f->n_tokens, f->n_preempted);
-    s->engine->ops->close(s->engine, row->row);
-    sched_publish_finished(s, row->request, f);
+    s->engine->ops->close(s->engine, row.row);
+    s->n_rows--;
+    memmove(&s->rows[i], &s->rows[i + 1], (size_t)(s->n_rows - i) * sizeof(row));
+    sched_stats_rows(s);
+    sched_publish_finished(s, row.request, f);
 }
 
 void sched_retire(struct sched *s)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < s->n_rows; i++) {
+    for (int32_t i = 0; i < s->n_rows;) {
         if (s->rows[i].is_done)
-            sched_retire_row(s, &s->rows[i]);
+            sched_retire_row(s, i);
         else
-            s->rows[n++] = s->rows[i];
+            i++;
     }
-    s->n_rows = n;
 }
 
 void sched_end_all(struct sched *s)
