@@ -4,6 +4,7 @@ import os
 import pty
 import select
 import subprocess
+import termios
 import time
 
 from fetched import fetched_model
@@ -66,6 +67,13 @@ class Terminal:
     def send(self, data):
         os.write(self.fd, data)
 
+    def type(self, data, seconds=20):
+        """Send once the line editor has the terminal: before, Ctrl-C would be the terminal's own."""
+        end = time.time() + seconds
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
+            time.sleep(0.01)
+        self.send(data)
+
     def exit_code(self, seconds=20):
         end = time.time() + seconds
         while time.time() < end:
@@ -86,23 +94,23 @@ def test_on_a_terminal(tmp_path):
     model()
     t = Terminal(tmp_path)
     t.until(b"\r\n> ")
-    t.send(b"half a line")
+    t.type(b"half a line")
     t.until(b"half a line")
     t.send(b"\x03")  # drops the line, not the program
     t.until(b"\r\n> ")
-    t.send(b"Count from 1 to 1000.\n")
+    t.type(b"Count from 1 to 1000.\n")
     t.until(b"\x1b[32m")
     t.send(b"\x03")  # stops the answer
     t.until(b"(stopped)")
     t.until(b"> ")
-    t.send(b"/stats\n")
+    t.type(b"/stats\n")
     t.until(b"context")
     t.until(b"> ")
-    t.send(b"\x1b[A")  # the line before
+    t.type(b"\x1b[A")  # the line before
     t.until(b"/stats")
     t.send(b"\x03")
     t.until(b"> ")
-    t.send(b"\x04")
+    t.type(b"\x04")
     assert t.exit_code() == 0
     history = tmp_path / "plumb/chat-history"
     assert "/stats" in history.read_text() and history.stat().st_mode & 0o077 == 0
