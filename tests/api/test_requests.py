@@ -278,6 +278,91 @@ def test_a_deadline_that_passes_in_preparation():
         assert s.chat("!say soon", deadline_ms=60000)[0] == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("where", ["waiting", "prefill", "decode"])
+def test_a_deadline_ends_a_request_wherever_it_is(where, stream):
+    flags, n, text, _ = PHASES[where]
+    with script(*flags, "--ctx=100000") as s:
+        others = [s.connect() for _ in range(n)]
+        for c in others:
+            c.sendall(request(CHAT, body_of("!forever", stream=True)))
+            s.wait_at_least("tokens", 1)
+        t = time.time()
+        text = "x" * 90000 if where == "prefill" else text
+        status, headers, value = s.call(CHAT, body_of(text, stream=stream, deadline_ms=int(500 * SLOW)))
+        assert 0.45 * SLOW < time.time() - t < 2 * SLOW + 1
+        if stream:
+            events = parse_events(value)
+            error = events[-2]["error"]
+            assert (len(text_of(events[:-2])) > 5) == (where == "decode")  # what was streamed stays
+        else:
+            error = value["error"]
+            assert status == 504 and headers["x-should-retry"] == "false"
+        assert error["code"] == "deadline_exceeded" and error["type"] == "timeout_error"
+        st = wait_for(s, lambda st: st["calls"] == n)
+        assert st["expired"] == 1 and st["failed"] == 0 and st["cancelled"] == 0
+        for c in others:
+            c.close()
+        s.wait_stats(calls=0, running=0)
+
+
+# --- whose turn it is ---
+
+
+def in_order(server, requests):
+    """Send each when the one before is accepted, behind a first one that holds the only row; the order of their ends."""
+    first = server.connect()
+    first.sendall(request(CHAT, body_of("!forever", stream=True), headers={"X-Request-Id": "first", "x-api-key": "holder"}))
+    server.wait_at_least("tokens", 1)
+    done, threads = [], []
+    for i, (name, fields, headers) in enumerate(requests):
+        c = server.connect()
+        c.sendall(request(CHAT, body_of("!count 4", **fields), headers=headers))
+        server.wait_at_least("accepted", i + 2)
+
+        def wait(c=c, name=name):
+            assert Reply(c).read()[0] == 200
+            done.append(name)
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+    assert server.call("/v1/requests/first", method="DELETE")[0] == 200
+    [t.join(30) for t in threads]
+    first.close()
+    return done
+
+
+def test_lower_priority_numbers_go_first():
+    with script("--step-us=5000") as s:
+        got = in_order(s, [(k, {"priority": k}, {}) for k in (0, 5, -5, 1000, -1000)])
+        assert got == [-1000, -5, 0, 5, 1000]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
+def test_keys_take_turns(header):
+    def key(k):
+        return {header: f"Bearer {k}" if header == "Authorization" else k}
+
+    with script("--step-us=5000") as s:
+        got = in_order(s, [(f"a{i}", {}, key("flood")) for i in range(4)] + [("b", {}, key("other")), ("c", {}, {})])
+        assert got.index("b") < 3 and got.index("c") < 4  # not behind all that "flood" asks for
+        assert [g for g in got if g[0] == "a"] == ["a0", "a1", "a2", "a3"]
+
+
+def test_background_requests_run_only_while_nothing_else_is_there():
+    with script("--rows=4", "--step-us=3000") as s:
+        b = s.connect()
+        b.sendall(request(CHAT, body_of("!count 60", background=True)))
+        s.wait_at_least("tokens", 3)
+        c = s.connect()
+        c.sendall(request(CHAT, body_of("!count 60")))
+        assert Reply(c).read()[0] == 200
+        assert s.stats()["calls"] == 1  # the background one rested meanwhile
+        assert Reply(b).read()[2]["choices"][0]["message"]["content"] == "0123456789" * 6
+        b.close()
+        c.close()
+
+
 @pytest.mark.parametrize(
     "fields, param",
     [({"priority": 1001}, "priority"), ({"priority": -1001}, "priority"), ({"priority": "high"}, "priority"), ({"priority": 0.5}, "priority"),
@@ -292,6 +377,24 @@ def test_turns_are_checked(fields, param):
         for good in ({"priority": -1000}, {"priority": 1000}, {"background": False}, {"background": True}, {"priority": None}):
             status, headers, _ = s.call(CHAT, body_of("!say x", **good))
             assert status == 200 and "x-plumb-ignored" not in headers
+
+
+def test_where_memory_is_short_answers_are_computed_again_and_are_the_same():
+    with script("--rows=6", "--step-us=300", "--ctx=1024", "--pages=20") as s:  # of 64 tokens: two and a half requests
+        conns = []
+        for i in range(12):
+            c = s.connect()
+            c.sendall(request(CHAT, body_of("y" * 150 + f"!count {300 + i}", stream=bool(i % 2), priority=i % 3)))
+            conns.append(c)
+        for i, c in enumerate(conns):
+            status, _, value = Reply(c).read()
+            text = text_of(parse_events(value)) if i % 2 else value["choices"][0]["message"]["content"]
+            assert status == 200 and text == ("0123456789" * 40)[: 300 + i]
+            c.close()
+        st = s.wait_stats(calls=0, running=0)
+        assert st["preempted"] > 0 and st["recomputed_tokens"] > 0 and st["failed"] == 0
+        for group in st["cache"].values():
+            assert group["pages"] == group["free"] == 20 and group["promised"] == 0
 
 
 # --- stopping ---

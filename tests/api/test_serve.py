@@ -81,6 +81,65 @@ def test_real_clients_that_go_cost_nothing(real):
     real.wait_stats(running=0, waiting=0, calls=0)
 
 
+def test_scores_of_a_prompt_are_those_of_its_generation(real):
+    """What was generated, given as a prompt, has the same log-probabilities, bit for bit: computed one by one or together."""
+    prompt = real.post("/tokenize", {"content": "The capital of France is Paris. The capital of Italy is"})[1]["tokens"]
+    status, r = real.complete(prompt, max_tokens=24, temperature=0, logprobs=5, echo=True, prompt_logprobs=3)
+    assert status == 200
+    c = r["choices"][0]
+    lists = c["logprobs"]
+    n = len(prompt)
+    text = c["text"]
+    ids = prompt + real.post("/tokenize", {"content": text})[1]["tokens"][n:]
+    assert len(lists["tokens"]) == n + 24 and len(ids) == n + 24 and lists["token_logprobs"][0] is None
+    status, again = real.complete(ids, max_tokens=0, logprobs=5, echo=True, prompt_logprobs=3)
+    assert status == 200 and again["choices"][0]["text"] == text and again["usage"]["completion_tokens"] == 0
+    assert again["choices"][0]["logprobs"] == lists
+    assert again["choices"][0]["prompt_logprobs"][:n] == c["prompt_logprobs"]
+    for i, place in enumerate(again["choices"][0]["prompt_logprobs"][1:], 1):
+        own = place[str(ids[i])]
+        assert own["logprob"] == lists["token_logprobs"][i] and own["decoded_token"] == lists["tokens"][i]
+        ranks = sorted(v["rank"] for v in place.values() if v["rank"])
+        assert ranks[:3] == [1, 2, 3] and (own["rank"] is not None or len(place) == 4)
+        assert max(v["logprob"] for v in place.values()) <= 0
+        if i >= n:  # greedy: the likeliest
+            assert own["rank"] == 1
+    events = real.events(COMPLETIONS, {"prompt": ids, "max_tokens": 0, "logprobs": 5, "echo": True})
+    parts = [e["choices"][0]["logprobs"] for e in events[:-1] if e["choices"][0]["logprobs"]]
+    assert len(parts) == 1 and parts[0] == lists
+
+
+def test_answers_of_one_prompt_share_it_and_are_those_of_single_requests(real):
+    q = {"prompt": words(200), "max_tokens": 12, "temperature": 1.2, "seed": 11}
+    shared = real.stats()["shared_tokens"]
+    status, r = real.post(COMPLETIONS, {**q, "n": 4})
+    texts = [c["text"] for c in r["choices"]]
+    assert status == 200 and r["usage"]["prompt_tokens"] == 200 and len(set(texts)) > 1
+    assert texts[0] == real.post(COMPLETIONS, q)[1]["choices"][0]["text"]
+    assert texts == [c["text"] for c in real.post(COMPLETIONS, {**q, "n": 4, "logprobs": 2, "prompt_logprobs": 1})[1]["choices"]]
+    assert real.stats()["shared_tokens"] >= shared + 3 * 100
+
+
+def test_a_signal_is_the_spread_of_the_next_token(real):
+    prompt = "The capital of France is"
+    status, r = real.post("/signal", {"prompt": prompt, "count": 40, "minimum": -20})
+    assert status == 200 and len(r["bins"]) == 40 and sum(r["bins"]) == r["vocab"] == 49152
+    assert r["prompt_tokens"] == real.post("/tokenize", {"content": prompt})[1]["count"]
+    top = real.complete(prompt, max_tokens=1, temperature=0, logprobs=20)[1]["choices"][0]["logprobs"]["top_logprobs"][0]
+    values = sorted(top.values(), reverse=True)
+    counted = 0
+    for i in reversed(range(40)):  # from the likeliest down, as far as the list of twenty goes
+        low = -20 + i * 0.5
+        if low < values[-1]:
+            break
+        assert r["bins"][i] == sum(low <= v < low + 0.5 for v in values), (i, values)
+        counted += r["bins"][i]
+    assert counted > 0
+    assert real.post("/signal", {"prompt": prompt, "count": 40})[1]["bins"] == r["bins"]
+    status, chat = real.post("/signal", {"messages": [{"role": "user", "content": "Hi"}]})
+    assert status == 200 and sum(chat["bins"]) == 49152 and chat["prompt_tokens"] == 31
+
+
 # --- faults of other servers ---
 
 WORDS = "red blue green gold pink gray black white brown orange".split()

@@ -235,7 +235,7 @@ def test_a_client_that_does_not_read_pauses_its_row_and_is_cut_off_in_the_end():
             n, end = 0, time.time() + 30 * SLOW
             while n != (n := s.stats()["tokens"]) and time.time() < end:
                 time.sleep(0.7)
-            assert s.stats()["tokens"] == n and s.stats()["running"] == 1  # paused, its row kept
+            assert s.stats()["tokens"] == n and s.stats()["running"] == s.stats()["paused"] == 1  # its row is kept
             assert s.stats()["memory"]["server"] < 4 << 20
             assert s.chat("!say others go on")[0] == 200
             s.wait_stats(seconds=15, running=0, calls=0)
