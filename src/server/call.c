@@ -222,10 +222,11 @@ static bool call_submit(struct call *call, struct api_error *e)
     struct server *s = call->server;
     struct prepared *p = call->prepared;
     struct err err;
+    int64_t start_us = clock_us();
     if (!call_may_go(call, e))
         return false;
     call_add_legs(call);
-    int64_t start_us = clock_us();
+    int64_t placed_us = clock_us(); /* from here on the scheduler's spans run */
     enum err_code code = sched_submit(s->sched, p->requests, p->n_choices, &err);
     for (int32_t i = 0; i < call->n_legs; i++) {
         if (code != ERR_OK) {
@@ -238,7 +239,7 @@ static bool call_submit(struct call *call, struct api_error *e)
         call->n_live++;
     }
     if (call->track)
-        trace_span("completion.placement", call->track, start_us, clock_us(),
+        trace_span("completion.placement", call->track, start_us, placed_us,
                    "{\"answers\":%d,\"accepted\":%s}", p->n_choices,
                    code == ERR_OK ? "true" : "false");
     if (code == ERR_FULL)

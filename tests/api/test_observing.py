@@ -161,6 +161,12 @@ def test_a_trace_has_the_phases_of_every_request(tmp_path):
     assert wait["args"] == {"class": "text", "capacity": 2}
     assert "completion.placement" not in {e["name"] for e in by_name["r-4"]}
     assert "r-6 answer 1" in names.values()
+    of_rows = {"engine.admission_wait", "prefill.total", "prefill.chunk", "token_zero.total", "decode.total"}
+    for name in ("r-1", "r-2", "r-3", "r-5", "r-6", "r-6 answer 1"):
+        assert {e["name"] for e in by_name[name]} >= of_rows - ({"prefill.chunk"} if name == "r-6 answer 1" else set()), name
+    steps = [e for e in events if e["name"] == "engine.mixed_forward"]
+    assert len(steps) > 40 and {e["tid"] for e in steps} == {0} and any(e["args"]["rows"] == 2 for e in steps)
+    assert all(e["dur"] >= 900 for e in steps)
 
 
 def check_nesting(events, total):

@@ -100,7 +100,7 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
                                  struct err *err)
 {
     struct engine_script *s = (struct engine_script *)e;
-    if (req->n_prompt + 1 > e->info.n_ctx)
+    if (req->n_prompt + (req->max_tokens != 0) > e->info.n_ctx)
         return err_set(err, ERR_FULL, "the prompt has %d tokens, the context holds %d",
                        req->n_prompt, e->info.n_ctx);
     int32_t i = 0;
