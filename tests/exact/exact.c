@@ -39,26 +39,31 @@ struct exact_model {
     const char *name; /* file in tests/golden/tiny, or in the model cache */
     bool is_real;
     bool is_quick;
+    bool has_caches; /* runs the other cache types too */
     int32_t n_prompt, n_new;
 };
 
 static const struct exact_model models[] = {
-    { "llama", false, true, 150, 60 },      { "llama-yarn", false, true, 150, 60 },
-    { "qwen2", false, true, 150, 60 },      { "qwen2-kq", false, true, 150, 60 },
-    { "gemma3", false, true, 150, 60 },     { "smollm2", true, true, 70, 16 },
-    { "gemma3-270m", true, false, 70, 12 }, { "qwen2.5-coder-0.5b", true, false, 70, 12 },
+    { "llama", false, true, true, 150, 60 },
+    { "llama-yarn", false, true, false, 150, 60 },
+    { "qwen2", false, true, true, 150, 60 },
+    { "qwen2-kq", false, true, false, 150, 60 },
+    { "gemma3", false, true, true, 150, 60 },
+    { "smollm2", true, true, true, 70, 16 },
+    { "gemma3-270m", true, false, false, 70, 12 },
+    { "qwen2.5-coder-0.5b", true, false, false, 70, 12 },
 };
 
 static const struct lab_config configs[] = {
-    { "ref", "ref", NULL, 1 },
-    { "cpu 1 thread", "cpu", NULL, 1 },
-    { "cpu 2 threads", "cpu", NULL, 2 },
-    { "cpu 3 threads", "cpu", NULL, 3 },
-    { "cpu generic", "cpu", "generic", 2 },
-    { "cpu avx2", "cpu", "avx2", 2 },
-    { "cpu avxvnni", "cpu", "avxvnni", 2 },
-    { "cpu avx512", "cpu", "avx512", 2 },
-    { "cpu amx", "cpu", "amx", 2 },
+    { "ref", "ref", NULL, 1, DTYPE_F16 },
+    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16 },
+    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16 },
+    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16 },
+    { "cpu generic", "cpu", "generic", 2, DTYPE_F16 },
+    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16 },
+    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16 },
+    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16 },
+    { "cpu amx", "cpu", "amx", 2, DTYPE_F16 },
 };
 
 static const struct scenario scenarios[] = {
@@ -67,6 +72,27 @@ static const struct scenario scenarios[] = {
     { "mixed 1", SCHEDULE_MIXED, 1 }, { "mixed 2", SCHEDULE_MIXED, 2 },
     { "mixed 3", SCHEDULE_MIXED, 3 },
 };
+
+/* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from
+ * other chunks, company. The first cell that runs is the base. */
+static const enum dtype cache_types[] = { DTYPE_BF16, DTYPE_F32, DTYPE_KV_Q8, DTYPE_KV_Q4 };
+
+static const struct cache_cell {
+    const char *backend, *level;
+    int threads;
+    const char *scenarios[3];
+    bool is_real; /* on the default model too */
+} cache_cells[] = {
+    { "ref", NULL, 1, { "whole" }, false },
+    { "cpu", NULL, 2, { "whole", "chunk 7", "mixed 1" }, true },
+    { "cpu", NULL, 1, { "chunk 1" }, false },
+    { "cpu", NULL, 3, { "chunk 64" }, true },
+    { "cpu", "generic", 1, { "mixed 2" }, false },
+    { "cpu", "avx2", 2, { "mixed 3" }, true },
+    { "cpu", "avx512", 1, { "whole" }, false },
+};
+
+#define CACHE_REQUESTS 3 /* short, greedy, logprobs */
 
 /* Real models: the scenarios of the configurations whose numbers are already known to agree on the tiny models. */
 static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
@@ -202,7 +228,9 @@ static bool is_plain(const struct lab_config *c)
 
 static int n_requests_of(const struct exact_model *m, const struct lab_config *c, int n)
 {
-    return m->is_real && is_plain(c) ? 1 : n;
+    if (m->is_real && is_plain(c))
+        return 1;
+    return c->cache_type == DTYPE_F16 ? n : CACHE_REQUESTS;
 }
 
 static void run_scenario(struct lab *lab, const struct exact_model *m, const struct lab_config *c,
@@ -320,6 +348,50 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     lab_close(&lab);
 }
 
+static const struct scenario *scenario_named(const char *name)
+{
+    size_t s = 0;
+    while (strcmp(scenarios[s].name, name) != 0)
+        s++;
+    return &scenarios[s];
+}
+
+static void run_cache_cell(const struct exact_model *m, const char *path,
+                           const struct cache_cell *k, enum dtype type, bool *is_base)
+{
+    char name[64];
+    struct lab lab;
+    struct err err;
+    struct lab_config c = { name, k->backend, k->level, k->threads, type };
+    snprintf(name, sizeof(name), "%s %s %d, cache %s", k->backend, k->level ? k->level : "auto",
+             k->threads, dtype_info(type)->name);
+    enum err_code code = lab_open(&lab, path, &c, &err);
+    if (code == ERR_UNSUPPORTED)
+        return; /* told by the configurations */
+    if (code) {
+        fail(m->name, name, "load", err.text);
+        return;
+    }
+    for (size_t s = 0; s < ARRAY_LEN(k->scenarios) && k->scenarios[s]; s++) {
+        run_scenario(&lab, m, &c, scenario_named(k->scenarios[s]), *is_base);
+        *is_base = false;
+    }
+    lab_close(&lab);
+}
+
+/* A real model runs the two types that round most. */
+static void run_caches(const struct exact_model *m, const char *path)
+{
+    for (size_t t = 0; t < ARRAY_LEN(cache_types); t++) {
+        bool is_base = true;
+        if (m->is_real && dtype_info(cache_types[t])->block_elems == 1)
+            continue;
+        for (size_t k = 0; k < ARRAY_LEN(cache_cells); k++)
+            if (cache_cells[k].is_real || !m->is_real)
+                run_cache_cell(m, path, &cache_cells[k], cache_types[t], &is_base);
+    }
+}
+
 static void run_model(const struct exact_model *m)
 {
     char path[4096];
@@ -333,6 +405,8 @@ static void run_model(const struct exact_model *m)
     for (size_t c = 0; c < ARRAY_LEN(configs) && !is_writing; c++)
         if (c != first)
             run_config(m, path, &configs[c], false);
+    if (m->has_caches && !is_writing)
+        run_caches(m, path);
     printf("%s: %d cells equal, %d not\n", m->name, n_passed - passed, n_failed - before);
     fflush(stdout);
 }

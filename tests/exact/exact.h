@@ -15,6 +15,7 @@ struct lab_config {
     const char *backend; /* "ref" or "cpu" */
     const char *level;   /* cpu: name of a level; NULL = all that the machine has */
     int threads;
+    enum dtype cache_type;
 };
 
 struct lab {

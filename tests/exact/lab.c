@@ -65,7 +65,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .n_ctx = 512,
                                           .max_rows = EXACT_REQUESTS_MAX + 1,
                                           .max_step_rows = EXACT_STEP_ROWS,
-                                          .cache_type = DTYPE_F16 };
+                                          .cache_type = config->cache_type };
         code = engine_model_new(&o, &lab->engine, err);
     }
     if (code)
