@@ -1,6 +1,7 @@
 /* exact.h - the exactness harness: one request, many ways of computing it, the same bytes.
  *
- * A *record* is all that an engine said about a request: per token id, logprob bits, alternatives, text_safe, and how it ended.
+ * A *record* is all that an engine said about a request: per token id, logprob bits, alternatives, text_safe, how it ended, the
+ * scores of its prompt and its signal.
  * A *lab* is a model on one backend configuration. A *scenario* is a way of cutting the work into steps. */
 #ifndef PLUMB_TESTS_EXACT_EXACT_H
 #define PLUMB_TESTS_EXACT_EXACT_H
@@ -34,18 +35,23 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
 void lab_close(struct lab *lab);
 
 #define EXACT_REQUESTS_MAX 8
-#define EXACT_PROMPT_MAX   512
+#define EXACT_PROMPT_MAX   160
+#define EXACT_BINS         64
 
 struct exact_request {
     const char *name;
     int32_t prompt[EXACT_PROMPT_MAX];
     struct engine_request engine;
     struct engine_bytes stops[2];
+    struct engine_token scores[EXACT_PROMPT_MAX]; /* where engine.prompt_scores points */
+    int32_t bins[EXACT_BINS];                     /* where engine.signal.bins points */
 };
 
 enum schedule {
     SCHEDULE_ALONE, /* one request at a time, prompts in chunks of `chunk` (0 = whole) */
     SCHEDULE_MIXED, /* all at once: random joins, chunks and pauses, and a stranger that is cancelled; chunk is the seed */
+    SCHEDULE_PREEMPTED, /* the same, and rows give up their memory at random points */
+    SCHEDULE_FORKED, /* each request begins with what a row of the same prompt has computed, chunk per cent of it */
 };
 
 struct scenario {

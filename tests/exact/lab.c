@@ -108,20 +108,54 @@ static void record_add(struct buf *record, const struct engine_result *res)
         buf_add(record, res->tokens->top, (size_t)head.n_top * sizeof(res->tokens->top[0]));
 }
 
+/* The request is over: what it filled beside its answer. */
+static void record_end(struct buf *record, const struct exact_request *req)
+{
+    const struct engine_request *e = &req->engine;
+    for (int32_t i = 0; e->prompt_scores && i < e->n_prompt; i++) {
+        const struct engine_token *t = &e->prompt_scores[i];
+        buf_add(record, &t->id, sizeof(t->id));
+        buf_add(record, &t->logprob, sizeof(t->logprob));
+        buf_add(record, &t->n_top, sizeof(t->n_top));
+        buf_add(record, t->top, (size_t)t->n_top * sizeof(t->top[0]));
+    }
+    buf_add(record, e->signal.bins, (size_t)e->signal.n_bins * sizeof(*e->signal.bins));
+}
+
 /* A row of a running scenario. */
 struct runner_row {
     row_id row;
     bool is_open;
-    int32_t left; /* of the prompt */
+    const struct exact_request *req;
+    int32_t n_emitted;
+    int32_t pending; /* ids to take */
+    int n_preempted;
 };
 
 static enum err_code row_open(struct lab *lab, const struct exact_request *req,
                               struct runner_row *row, struct err *err)
 {
-    row->is_open = true;
-    row->left = req->engine.n_prompt;
+    *row = (struct runner_row){ .req = req, .pending = req->engine.n_prompt };
     enum err_code code = lab->engine->ops->open(lab->engine, &req->engine, &row->row, err);
+    row->is_open = code == ERR_OK;
+    return code;
+}
+
+static enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code,
+                              struct err *err)
+{
     return code ? code : lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
+}
+
+/* What a step said of a row. record may be NULL. */
+static void row_take(struct runner_row *row, const struct engine_result *res, struct buf *record)
+{
+    row->pending -= res->n_taken - res->n_tokens;
+    row->n_emitted += res->n_tokens;
+    if (record && (res->n_tokens > 0 || res->finish != FINISH_NONE))
+        record_add(record, res);
+    if (record && res->finish != FINISH_NONE)
+        record_end(record, row->req);
 }
 
 static void row_close(struct lab *lab, struct runner_row *row)
@@ -136,30 +170,37 @@ static enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exac
 {
     struct runner_row row;
     struct engine_result res = { 0 };
-    enum err_code code = row_open(lab, req, &row, err);
-    if (code)
-        return code;
+    enum err_code code = row_grow(lab, &row, row_open(lab, req, &row, err), err);
     while (!code && res.finish == FINISH_NONE) {
-        int32_t take = chunk > 0 && chunk < row.left ? chunk : row.left;
-        if (take > EXACT_STEP_ROWS)
-            take = EXACT_STEP_ROWS;
-        struct engine_work work = { .row = row.row, .n_tokens = take > 0 ? take : 1 };
+        int32_t take = chunk > 0 && chunk < EXACT_STEP_ROWS ? chunk : EXACT_STEP_ROWS;
+        struct engine_work work = { .row = row.row, .n_tokens = take };
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
-        row.left -= row.left > 0 ? res.n_taken : 0;
-        if (!code && row.left == 0)
-            record_add(record, &res);
+        if (!code)
+            row_take(&row, &res, record);
     }
     row_close(lab, &row);
     return code;
+}
+
+/* A long answer without end, which nobody waits for. */
+static void request_make_leader(struct engine_request *e)
+{
+    e->ignore_end = true;
+    e->max_tokens = 60;
+    e->n_stops = 0;
+    e->prompt_scores = NULL;
+    e->signal.n_bins = 0;
 }
 
 /* --- the mixed schedule --- */
 
 struct mixed {
     struct lab *lab;
+    bool is_preempting;
     uint32_t seed, turn;
     const struct exact_request *requests;
     int n, n_done;
+    struct exact_request stranger;
     struct runner_row rows[EXACT_REQUESTS_MAX + 1]; /* the last one is the stranger */
     bool is_done[EXACT_REQUESTS_MAX + 1];
 };
@@ -177,17 +218,16 @@ static enum err_code mixed_join(struct mixed *m, struct err *err)
     enum err_code code = ERR_OK;
     for (int i = 0; i < m->n && !code; i++)
         if (!m->rows[i].is_open && !m->is_done[i] && mixed_random(m, 100 + (uint32_t)i) % 5 == 0)
-            code = row_open(m->lab, &m->requests[i], &m->rows[i], err);
+            code = row_grow(m->lab, &m->rows[i],
+                            row_open(m->lab, &m->requests[i], &m->rows[i], err), err);
     struct runner_row *stranger = &m->rows[m->n];
     uint32_t dice = mixed_random(m, 200);
     if (!code && !stranger->is_open && dice % 3 == 0) {
-        struct exact_request req = m->requests[dice % (uint32_t)m->n];
-        req.engine.prompt = req.prompt + 3;
-        req.engine.n_prompt -= 3;
-        req.engine.ignore_end = true;
-        req.engine.max_tokens = 60;
-        req.engine.n_stops = 0;
-        code = row_open(m->lab, &req, stranger, err);
+        m->stranger = m->requests[dice % (uint32_t)m->n];
+        request_make_leader(&m->stranger.engine);
+        m->stranger.engine.prompt += 3;
+        m->stranger.engine.n_prompt -= 3;
+        code = row_grow(m->lab, stranger, row_open(m->lab, &m->stranger, stranger, err), err);
     } else if (stranger->is_open && dice % 11 == 0) {
         row_close(m->lab, stranger);
     }
@@ -205,14 +245,29 @@ static int32_t mixed_plan(const struct mixed *m, struct engine_work *work, int *
         if (!row->is_open || room == 0 || mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
             continue;
         int32_t take = 1 + (int32_t)(mixed_random(m, 500 + (uint32_t)i) % 40);
-        take = take < row->left ? take : row->left;
+        take = take < row->pending ? take : row->pending;
         take = take < room ? take : room;
-        take = take > 0 ? take : 1;
         room -= take;
         which[n] = i;
         work[n++] = (struct engine_work){ .row = row->row, .n_tokens = take };
     }
     return n;
+}
+
+/* Some rows give up their memory, each at most 4 times: they go on from nothing. */
+static enum err_code mixed_preempt(struct mixed *m, struct err *err)
+{
+    enum err_code code = ERR_OK;
+    for (int i = 0; i <= m->n && m->is_preempting && !code; i++) {
+        struct runner_row *row = &m->rows[i];
+        if (!row->is_open || row->n_preempted == 4 || mixed_random(m, 600 + (uint32_t)i) % 12 != 0)
+            continue;
+        m->lab->engine->ops->rewind(m->lab->engine, row->row);
+        row->pending = row->req->engine.n_prompt + row->n_emitted;
+        row->n_preempted++;
+        code = row_grow(m->lab, row, runner_check(engine_model_runner(m->lab->engine), err), err);
+    }
+    return code;
 }
 
 static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err *err)
@@ -221,6 +276,8 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
     struct engine_result res[EXACT_REQUESTS_MAX + 1];
     int which[EXACT_REQUESTS_MAX + 1];
     enum err_code code = mixed_join(m, err);
+    if (!code)
+        code = mixed_preempt(m, err);
     int32_t n = code ? 0 : mixed_plan(m, work, which);
     if (!code && n > 0)
         code = m->lab->engine->ops->step(m->lab->engine, work, n, res, err);
@@ -228,10 +285,8 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
         code = runner_check(engine_model_runner(m->lab->engine), err);
     for (int32_t k = 0; k < n && !code; k++) {
         struct runner_row *row = &m->rows[which[k]];
-        row->left -= row->left > 0 ? res[k].n_taken : 0;
         bool is_stranger = which[k] == m->n;
-        if (row->left == 0 && !is_stranger)
-            record_add(&records[which[k]], &res[k]);
+        row_take(row, &res[k], is_stranger ? NULL : &records[which[k]]);
         if (res[k].finish == FINISH_NONE)
             continue;
         row_close(m->lab, row);
@@ -241,17 +296,17 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
     return code;
 }
 
-enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
-                           const struct exact_request *requests, int n, struct buf *records,
-                           struct err *err)
+static enum err_code mixed_run(struct lab *lab, const struct scenario *sc,
+                               const struct exact_request *requests, int n, struct buf *records,
+                               struct err *err)
 {
+    static struct mixed m;
     enum err_code code = ERR_OK;
-    if (sc->schedule == SCHEDULE_ALONE) {
-        for (int i = 0; i < n && !code; i++)
-            code = alone_run(lab, sc->chunk, &requests[i], &records[i], err);
-        return code;
-    }
-    struct mixed m = { .lab = lab, .seed = (uint32_t)sc->chunk, .requests = requests, .n = n };
+    m = (struct mixed){ .lab = lab,
+                        .is_preempting = sc->schedule == SCHEDULE_PREEMPTED,
+                        .seed = (uint32_t)sc->chunk,
+                        .requests = requests,
+                        .n = n };
     for (; m.turn < 100000 && m.n_done < n && !code; m.turn++)
         code = mixed_turn(&m, records, err);
     for (int i = 0; i <= n; i++)
@@ -259,6 +314,83 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
     if (!code && m.n_done < n)
         code = err_set(err, ERR_STATE, "%d of %d requests ended within 100000 turns", m.n_done, n);
     return code;
+}
+
+/* --- forks --- */
+
+/* A row that has taken the request's prompt: all of it, or the first percent of it and then other ids. */
+static enum err_code fork_lead(struct lab *lab, struct exact_request *lead, int32_t percent,
+                               struct runner_row *row, struct err *err)
+{
+    request_make_leader(&lead->engine);
+    lead->engine.prompt = lead->prompt;
+    for (int32_t i = lead->engine.n_prompt * percent / 100; i < lead->engine.n_prompt; i++)
+        lead->prompt[i] = (lead->prompt[i] + 1) % lab->n_vocab;
+    enum err_code code = row_grow(lab, row, row_open(lab, lead, row, err), err);
+    while (!code && row->n_emitted == 0) {
+        struct engine_work work = { row->row, EXACT_STEP_ROWS };
+        struct engine_result res;
+        code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
+        if (!code)
+            row_take(row, &res, NULL);
+    }
+    return code;
+}
+
+/* The follower shares and then both go on side by side, the leader until it leaves in the middle. */
+static enum err_code fork_run(struct lab *lab, int32_t percent, const struct exact_request *req,
+                              struct buf *record, int *n_shared, struct err *err)
+{
+    static struct exact_request lead;
+    struct runner_row rows[2] = { 0 }; /* the follower, the leader */
+    struct engine_result res[2] = { 0 };
+    lead = *req;
+    enum err_code code = fork_lead(lab, &lead, percent, &rows[1], err);
+    if (!code)
+        code = row_open(lab, req, &rows[0], err);
+    if (!code) {
+        int32_t n = lab->engine->ops->share(lab->engine, rows[0].row, rows[1].row);
+        rows[0].pending -= n;
+        *n_shared += n > 0;
+        code = runner_check(engine_model_runner(lab->engine), err);
+    }
+    code = row_grow(lab, &rows[0], code, err);
+    for (int turn = 0; !code && res[0].finish == FINISH_NONE; turn++) {
+        struct engine_work work[2] = { { rows[0].row, 7 }, { rows[1].row, 1 } };
+        if (turn == 20)
+            row_close(lab, &rows[1]);
+        int32_t n = rows[1].is_open ? 2 : 1;
+        code = lab->engine->ops->step(lab->engine, work, n, res, err);
+        if (!code)
+            row_take(&rows[0], &res[0], record);
+        if (!code)
+            code = runner_check(engine_model_runner(lab->engine), err);
+    }
+    row_close(lab, &rows[0]);
+    row_close(lab, &rows[1]);
+    return code;
+}
+
+enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
+                           const struct exact_request *requests, int n, struct buf *records,
+                           struct err *err)
+{
+    enum err_code code = ERR_OK;
+    int n_shared = 0;
+    switch (sc->schedule) {
+    case SCHEDULE_ALONE:
+        for (int i = 0; i < n && !code; i++)
+            code = alone_run(lab, sc->chunk, &requests[i], &records[i], err);
+        return code;
+    case SCHEDULE_FORKED:
+        for (int i = 0; i < n && !code; i++)
+            code = fork_run(lab, sc->chunk, &requests[i], &records[i], &n_shared, err);
+        if (!code && n_shared == 0)
+            code = err_set(err, ERR_STATE, "no request shared anything");
+        return code;
+    default:
+        return mixed_run(lab, sc, requests, n, records, err);
+    }
 }
 
 /* --- digests --- */
