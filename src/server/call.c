@@ -1,7 +1,7 @@
 /* call.c - the life of an API request up to its acceptance, and the ways in which it ends without an answer.
  *
  * Invariants: (1) a call is freed when it has no client, no job and no live leg, never before; (2) conn is set to NULL before the last
- * bytes of a reply are written, because the connection may take up its next request at once, which may end other calls. */
+ * bytes of a reply are written, because the connection is free for its next request then. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -312,22 +312,18 @@ void call_retry(struct server *s)
     }
 }
 
-/* A call that is not answered yet, of that id or (NULL) of any. */
-static struct call *call_find(const struct server *s, const char *request_id)
-{
-    struct call *call = s->calls;
-    while (call && (!call->conn || (request_id && strcmp(call->to.request_id, request_id) != 0)))
-        call = call->next;
-    return call;
-}
-
-/* From the list's start after each one: the end of a reply may end other calls (invariant 2). */
+/* End the calls of that id, or (NULL) all, that are not answered yet. */
 static int32_t call_fail_each(struct server *s, const char *request_id, const struct api_error *e)
 {
+    struct call *next;
     int32_t n = 0;
-    for (struct call *call; (call = call_find(s, request_id)) != NULL; n++) {
+    for (struct call *call = s->calls; call; call = next) {
+        next = call->next;
+        if (!call->conn || (request_id && strcmp(call->to.request_id, request_id) != 0))
+            continue;
         call_fail(call, e);
         call_free_if_over(call);
+        n++;
     }
     return n;
 }

@@ -27,6 +27,7 @@ struct http_conn {
     struct http_conn *prev, *next;
     struct bufferevent *bev;
     struct event *timer; /* of the state */
+    struct event *turn;  /* to take up what was sent ahead */
     enum http_state state;
     bool is_partial;   /* HEAD: bytes of a head are there */
     bool is_streaming; /* BUSY: the reply's head is out */
@@ -57,8 +58,6 @@ struct http_server {
     bool is_stopping;
 };
 
-static void http_advance(struct http_conn *c);
-
 /* --- the life of a connection --- */
 
 static void http_timer(struct http_conn *c, int seconds)
@@ -88,6 +87,7 @@ static void http_free(struct http_conn *c)
     s->n_conns--;
     http_drop_body(c);
     event_free(c->timer);
+    event_free(c->turn);
     bufferevent_free(c->bev);
     mem_free(MEM_CAT_SERVER, c->head_text);
     mem_free(MEM_CAT_SERVER, c);
@@ -143,7 +143,10 @@ static void http_finish(struct http_conn *c)
     c->is_partial = false;
     c->scanned = 0;
     http_timer(c, c->server->seconds.idle);
-    http_advance(c);
+    /* In a turn of its own: what comes next may end replies of other connections (DELETE), whose next requests do the same, and so
+     * on as deep as there are connections. */
+    if (!c->is_in_turn && evbuffer_get_length(bufferevent_get_input(c->bev)) > 0)
+        event_active(c->turn, EV_TIMEOUT, 0);
 }
 
 /* --- replies --- */
@@ -446,6 +449,13 @@ static void http_on_event(struct bufferevent *bev, short what, void *arg)
     http_abort(arg); /* end of file, error, or no byte taken for LIMIT_STALL_SECONDS */
 }
 
+static void http_on_turn(evutil_socket_t fd, short what, void *arg)
+{
+    struct http_conn *c = arg;
+    if (c->state == HTTP_STATE_HEAD || c->state == HTTP_STATE_BODY)
+        http_advance(c);
+}
+
 static void http_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct http_conn *c = arg;
@@ -501,7 +511,8 @@ static void http_on_accept(struct evconnlistener *listener, evutil_socket_t fd,
     c->server = s;
     c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     c->timer = evtimer_new(s->base, http_on_timer, c);
-    BUG_ON(!c->bev || !c->timer);
+    c->turn = evtimer_new(s->base, http_on_turn, c);
+    BUG_ON(!c->bev || !c->timer || !c->turn);
     buf_init(&c->body, MEM_CAT_SERVER, 0);
     c->next = s->conns;
     if (s->conns)

@@ -150,22 +150,24 @@ def test_a_delete_ends_all_of_an_id_and_others_go_on():
 
 
 def test_ends_of_pipelined_requests_may_end_each_other():
-    """A reply's end takes up the next request of its connection, which may be a DELETE of yet another one."""
-    with script("--rows=8", "--step-us=2000") as s:
+    """After a reply's end its connection takes up its next request, which may be a DELETE of another one, and so on: a chain as
+    deep as there are connections must not become a stack as deep."""
+    n = 600
+    with script("--rows=8", "--step-us=2000", "--max-waiting=1000") as s:
         conns = []
-        for i in range(6):
+        for i in range(n):
             c = s.connect()
             c.sendall(request(CHAT, body_of("!forever", stream=i % 2 == 0), headers={"X-Request-Id": f"id-{i}"})
                       + request(f"/v1/requests/id-{i + 1}", method="DELETE"))
             conns.append(c)
-        wait_for(s, lambda st: st["running"] == 6)
-        assert s.call("/v1/requests/id-0", method="DELETE")[0] == 200  # and then all of them, each in the other's end
+        wait_for(s, lambda st: st["running"] + st["waiting"] == n)
+        assert s.call("/v1/requests/id-0", method="DELETE")[0] == 200  # and then all of them
         for i, c in enumerate(conns):
             reply = Reply(c)
             assert reply.read()[0] == (200 if i % 2 == 0 else 499)
-            assert reply.read()[0] == (200 if i < 5 else 404)
+            assert reply.read()[0] == (200 if i < n - 1 else 404)
             c.close()
-        assert s.wait_stats(running=0, calls=0)["outcomes"]["error"] == 6
+        assert s.wait_stats(running=0, calls=0)["outcomes"]["error"] == n
 
 
 def test_official_clients_do_not_repeat_a_cancelled_request():
