@@ -16,7 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const struct engine_script_config script = { 4096, 1, 64, 0, 0 };
+    static const struct engine_script_config script = { .n_ctx = 4096,
+                                                        .max_rows = 1,
+                                                        .max_step_rows = 64 };
     struct tokenizer *t;
     struct template *tmpl;
     BUG_ON(byte_vocab_new(&t, NULL) != ERR_OK || byte_vocab_template(&tmpl, NULL) != ERR_OK);
