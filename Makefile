@@ -44,8 +44,8 @@ UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit
 SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c))
 SUPPORT_BIN := $(SUPPORT_MAINS:%.c=$(B)/%)
 SUPPORT := $(B)/libsupport.a
-# Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden.
-SUITES := $(foreach d,check exact golden,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
+# Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden, tests/torture (schedules).
+SUITES := $(foreach d,check exact golden torture,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
 # One program per fuzz target. V=fuzz: libFuzzer's main; elsewhere replay.c runs the files and folders that it is given.
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_BIN := $(FUZZ:%=$(B)/tests/fuzz/fuzz_%)
@@ -57,7 +57,7 @@ endif
 T ?= $(firstword $(FUZZ))
 SECONDS ?= 60
 
-.PHONY: all help clean unit tests check exact golden fuzz fuzz-bin fuzz-replay lint fmt
+.PHONY: all help clean unit tests check exact golden torture fuzz fuzz-bin fuzz-replay lint fmt
 all: $(B)/plumb ## build the program (build/$(V)/plumb)
 
 help: ## this list
@@ -90,7 +90,7 @@ $(B)/tests/unit/%: $(B)/tests/unit/%.o $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
 .SECONDEXPANSION:
-$(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden: \
+$(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden $(B)/tests/torture/torture: \
 		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
@@ -100,7 +100,7 @@ $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(SUPPORT) $(LIB)
 tests: $(UNIT) $(SUITES) $(SUPPORT_BIN) $(if $(FUZZ_MAIN),$(FUZZ_BIN)) ## build every test program
 unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do $$t || exit 1; done
-check exact golden: $$(B)/tests/$$@/$$@ ## run tests/check (kernels), tests/exact or tests/golden
+check exact golden torture: $$(B)/tests/$$@/$$@ ## run tests/check (kernels), tests/exact, tests/golden or tests/torture
 	$<
 
 fuzz-bin: $(FUZZ_BIN)

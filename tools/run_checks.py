@@ -262,7 +262,7 @@ class Checks:
         yield "fuzz-replay", self.fuzz
         yield "build-tsan", lambda: self.build("tsan", "all", "tests")
         yield "unit-tsan", lambda: self.unit("tsan")
-        for name in ("check", "golden", "exact"):
+        for name in ("check", "golden", "exact", "torture"):
             if list((ROOT / "tests" / name).glob("*.c")):
                 yield f"{name}-release", lambda name=name: self.suite("release", name, *quick)
                 if name == "check":
