@@ -12,7 +12,7 @@ import subprocess
 
 from lint_common import ROOT, c_files, read, report
 
-FLAGS = "-std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Wall -Wextra -Wno-unused-parameter -Werror -fsyntax-only -x c".split()
+FLAGS = "-std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -Wall -Wextra -Wno-unused-parameter -Werror -fsyntax-only -x c".split()
 SUFFIX = {m[1]: m[2].split() for m in re.finditer(r"^\$\(B\)/%(_\w+)\.o: CFLAGS \+= (.*)$", read("Makefile"), re.M)}
 
 

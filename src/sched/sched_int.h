@@ -74,8 +74,8 @@ struct sched {
     int32_t n_work;
     int32_t n_step_prompt; /* tokens of prompts in it */
     int64_t step_start_us, step_end_us;
-    double us_per_token;   /* of a prompt, by the last steps; 0 = not known */
-    bool has_unread;       /* events pushed since the last wake */
+    double us_per_token; /* of a prompt, by the last steps; 0 = not known */
+    bool has_unread;     /* events pushed since the last wake */
 };
 
 /* --- rank.c --- */

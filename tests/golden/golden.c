@@ -18,6 +18,7 @@
 #include "json/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define NEAR       0.1
