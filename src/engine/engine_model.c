@@ -180,8 +180,11 @@ static enum err_code engine_model_grow(struct engine *e, row_id id, int32_t n_to
 {
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
-    return runner_reserve(em->runner, row->seq, n_tokens < row->fed_max ? n_tokens : row->fed_max,
-                          err);
+    int32_t n = n_tokens < row->fed_max ? n_tokens : row->fed_max;
+    mem_guard_enter();
+    enum err_code code = runner_reserve(em->runner, row->seq, n, err);
+    mem_guard_leave();
+    return code;
 }
 
 static int32_t engine_model_share(struct engine *e, row_id id, row_id from_id)
@@ -205,7 +208,9 @@ static void engine_model_rewind(struct engine *e, row_id id)
 {
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
+    mem_guard_enter();
     runner_rewind(em->runner, row->seq);
+    mem_guard_leave();
     row->n_fed = 0;
 }
 

@@ -366,6 +366,7 @@ static void runner_extend(struct runner *r, const struct runner_item *it)
             continue;
         enum err_code code = kv_table_extend(&r->pools[g], &s->tables[g], s->len + it->n, NULL);
         BUG_ON(code != ERR_OK); /* runner_check_room has asked */
+        BUG_ON(kv_table_is_shared(&r->pools[g], &s->tables[g], s->len / KV_PAGE_TOKENS));
     }
 }
 
