@@ -10,7 +10,7 @@ the `gguf` package; all arithmetic and the cache are float32. The ids are those 
 position is judged in the same context by three engines. For each position of an answer: the five best ids, their logits, and the
 logarithm of the sum of all exponentials. Made with torch 2.8.0, transformers 5.24.0, gguf 0.19.0, numpy 2.4.6 on x86-64:
 
-    pip install torch==2.8.0 transformers==5.24.0 gguf==0.19.0 accelerate
+    pip install torch==2.8.0 transformers==5.24.0 gguf==0.19.0 accelerate==1.15.0
     for m in smollm2 gemma3-270m qwen2.5-coder-0.5b; do tests/golden/make_oracle.py $m=~/.cache/plumb/models/$m.gguf; done
 """
 

@@ -47,7 +47,8 @@ def main():
     print(f"{n} positions; the oracle's two best are nearer than {NEAR} at {n - far.sum()}")
     for e, name in ((0, "oracle"), (1, "A"), (2, "B")):
         wrong = best[e] != best[0]
-        print(f"{name}: mean KL {kl[e].mean():.6f} (median {np.median(kl[e]):.6f}, worst {kl[e].max():.4f}), rms {square[e].mean() ** 0.5:.4f}, "
+        print(f"{name}: mean KL {kl[e].mean():.6f} (median {np.median(kl[e]):.6f}, worst {kl[e].max():.4f}), "
+              f"rms {square[e].mean() ** 0.5:.4f}, "
               f"other choices than the oracle {wrong.sum()}, of them at its gap >= {NEAR}: {(wrong & far).sum()} "
               f"(largest {gaps[0][wrong].max() if wrong.any() else 0:.3f})"
               + (f", perplexity {np.exp(nll[e].mean()):.4f}" if after is not None else ""))
