@@ -4,8 +4,8 @@
 #ifndef PLUMB_TESTS_SUPPORT_SCHED_WORLD_H
 #define PLUMB_TESTS_SUPPORT_SCHED_WORLD_H
 
+#include "engine_script.h"
 #include "sched/sched.h"
-#include "support/engine_script.h"
 
 #define WAIT_US   10000000 /* no event takes so long, even under tsan on a busy machine */
 #define ALL_MAX   64
