@@ -82,22 +82,28 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
     return ERR_OK;
 }
 
+/* The layers' slabs stand one after the other in one block: thirty of them rounded to huge pages each would take half as much again
+ * of a small cache. */
 static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
 {
     const struct model *m = r->model;
     r->layers = mem_alloc(MEM_CAT_KV, (size_t)m->n_layers * sizeof(*r->layers));
     size_t one =
         m->be->ops->kv_page_bytes(m->be, r->cache_type, (int)m->n_kv_heads, (int)m->head_dim);
+    for (int64_t i = 0; i < m->n_layers; i++)
+        r->slab_bytes += one * (size_t)r->pools[m->layers[i].group].n_pages;
+    r->slab = m->be->ops->alloc(m->be, MEM_CAT_KV, r->slab_bytes);
+    if (!r->slab)
+        return err_set(err, ERR_NOMEM, "cache: no memory for %zu MiB", r->slab_bytes >> 20);
+    uint8_t *at = r->slab;
     for (int64_t i = 0; i < m->n_layers; i++) {
         int32_t n_pages = r->pools[m->layers[i].group].n_pages;
         r->layers[i] = (struct kv_layer){ .type = r->cache_type,
                                           .n_kv_heads = (int)m->n_kv_heads,
                                           .head_dim = (int)m->head_dim,
-                                          .n_pages = n_pages };
-        r->layers[i].data = m->be->ops->alloc(m->be, MEM_CAT_KV, one * (size_t)n_pages);
-        if (!r->layers[i].data)
-            return err_set(err, ERR_NOMEM, "cache of layer %lld: no memory for %zu MiB",
-                           (long long)i, one * (size_t)n_pages >> 20);
+                                          .n_pages = n_pages,
+                                          .data = at };
+        at += one * (size_t)n_pages;
     }
     return ERR_OK;
 }
@@ -157,17 +163,6 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     return ERR_OK;
 }
 
-static void runner_free_layers(struct runner *r)
-{
-    struct backend *be = r->model->be;
-    size_t one = be->ops->kv_page_bytes(be, r->cache_type, (int)r->model->n_kv_heads,
-                                        (int)r->model->head_dim);
-    for (int64_t i = 0; i < r->model->n_layers; i++)
-        if (r->layers[i].data)
-            be->ops->free(be, MEM_CAT_KV, r->layers[i].data, one * (size_t)r->layers[i].n_pages);
-    mem_free(MEM_CAT_KV, r->layers);
-}
-
 void runner_free(struct runner *r)
 {
     if (!r)
@@ -178,8 +173,9 @@ void runner_free(struct runner *r)
             kv_table_release(&r->seqs[i].tables[g]);
         }
     mem_free(MEM_CAT_KV, r->seqs);
-    if (r->layers)
-        runner_free_layers(r);
+    if (r->slab)
+        r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->slab, r->slab_bytes);
+    mem_free(MEM_CAT_KV, r->layers);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         kv_pool_release(&r->pools[g]);
         mem_free(MEM_CAT_SCRATCH, r->views[g]);

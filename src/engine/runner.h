@@ -41,6 +41,8 @@ struct runner {
     struct runner_seq *seqs;                 /* [max_seqs] */
     /* private to runner.c from here */
     struct kv_layer *layers; /* [L] */
+    uint8_t *slab;           /* [slab_bytes] backend memory that the layers share */
+    size_t slab_bytes;
     struct model_scratch scratch;
     int32_t *ids, *pos;                        /* [max_rows] */
     uint8_t *failed;                           /* [max_rows] */
