@@ -170,6 +170,17 @@ def test_ends_of_pipelined_requests_may_end_each_other():
         assert s.wait_stats(running=0, calls=0)["outcomes"]["error"] == n
 
 
+def test_pages_may_cancel():
+    with script("--origins=https://page.test") as s:
+        ask = {"Origin": "https://page.test", "Access-Control-Request-Method": "DELETE"}
+        status, headers, _ = s.call("/v1/requests/x", method="OPTIONS", headers=ask)
+        assert status == 204 and "DELETE" in headers["access-control-allow-methods"]
+        assert {"authorization", "x-api-key", "x-request-id"} <= set(headers["access-control-allow-headers"].split(", "))
+        status, headers, _ = s.call("/v1/requests/x", method="DELETE", headers={"Origin": "https://page.test"})
+        assert status == 404 and headers["access-control-allow-origin"] == "https://page.test"
+        assert s.call("/v1/requests/x", method="DELETE", headers={"Origin": "http://evil.test"})[0] == 403
+
+
 def test_official_clients_do_not_repeat_a_cancelled_request():
     with script("--step-us=2000") as s:
         client = openai.OpenAI(base_url=s.url + "/v1", api_key="secret-key", max_retries=3)

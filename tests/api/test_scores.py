@@ -5,7 +5,7 @@ import time
 
 import openai
 import pytest
-from serving import SLOW, script
+from serving import SLOW, Reply, parse_events, request, script
 
 COMPLETIONS = "/v1/completions"
 
@@ -148,11 +148,47 @@ def test_scores_are_bounded():
         assert st["score_bytes"] == 0 and st["memory"]["request"] == 0
 
 
+def test_scores_of_all_requests_are_bounded():
+    with script("--ctx=300000", "--step-rows=4096", "--prompt-us=1000") as s:
+        conns = []
+        for i in range(8):  # each near the limit of one: 31 of 32 MiB, 256 in all
+            conns.append(s.connect())
+            conns[-1].sendall(request(COMPLETIONS, {"prompt": "x" * 190000, "prompt_logprobs": 0, "stream": True}))
+            s.wait_at_least("accepted", i + 1, seconds=20)
+        status, headers, value = s.call(COMPLETIONS, {"prompt": "x" * 190000, "prompt_logprobs": 0})
+        assert status == 429 and value["error"]["code"] == "queue_full" and "retry-after" in headers
+        conns[-1].close()
+        s.wait_stats(calls=7)
+        with s.connect() as c:
+            c.sendall(request(COMPLETIONS, {"prompt": "x" * 190000, "prompt_logprobs": 0}))
+            s.wait_at_least("accepted", 9, seconds=20)
+        for c in conns:
+            c.close()
+        assert s.wait_stats(seconds=20, calls=0, running=0, waiting=0)["score_bytes"] == 0
+
+
+def test_scores_where_memory_is_short():
+    """Rows give up their memory and are computed again: answers may come before their prompt's scores do, which then come first."""
+    bodies = [
+        {"prompt": ["q" * (60 + 20 * i) + f"!count {120 + i}", f"!say abc{i}"], "n": 1 + i % 3, "echo": True, "logprobs": i % 3,
+         "prompt_logprobs": i % 2, "priority": -i, "seed": 1}
+        for i in range(10)
+    ]
+    with script("--rows=8", "--ctx=1024", "--pages=17", "--step-us=200", "--max-waiting=200") as s:
+        alone = [s.post(COMPLETIONS, b)[1]["choices"] for b in bodies]
+        conns = [s.connect() for _ in bodies]
+        for c, b in zip(conns, bodies):
+            c.sendall(request(COMPLETIONS, {**b, "stream": True}))
+        for c, want in zip(conns, alone):
+            assert choices(parse_events(Reply(c).read()[2])) == want
+            c.close()
+        st = s.wait_stats(calls=0, running=0)
+        assert st["preempted"] > 0 and st["failed"] == 0 and st["memory"]["request"] == 0
+
+
 def test_a_client_that_goes_while_its_prompt_is_scored():
     with script("--prompt-us=2000") as s:
         for stream in (False, True):
-            from serving import request
-
             c = s.connect()
             c.sendall(request(COMPLETIONS, {"prompt": "x" * 5000, "prompt_logprobs": 5, "stream": stream}))
             s.wait_stats(running=1)
@@ -192,8 +228,6 @@ def test_wrong_signals(server, body, param):
 
 
 def test_signals_can_be_cancelled_and_wait_their_turn():
-    from serving import Reply, request
-
     with script("--prompt-us=1000") as s:
         c = s.connect()
         c.sendall(request("/signal", {"prompt": "x" * 8000}, headers={"X-Request-Id": "sig"}))

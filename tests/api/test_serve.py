@@ -1,5 +1,6 @@
 """plumb serve over the default model: the official client, and cases that were faults of other servers."""
 
+import json
 
 import openai
 import pytest
@@ -138,6 +139,16 @@ def test_a_signal_is_the_spread_of_the_next_token(real):
     assert real.post("/signal", {"prompt": prompt, "count": 40})[1]["bins"] == r["bins"]
     status, chat = real.post("/signal", {"messages": [{"role": "user", "content": "Hi"}]})
     assert status == 200 and sum(chat["bins"]) == 49152 and chat["prompt_tokens"] == 31
+
+
+def test_a_trace_of_the_program(serve, tmp_path):
+    path = tmp_path / "trace.json"
+    with serve("--ctx", "512", "--trace", str(path), "--wedged-seconds", "60") as s:
+        assert s.call(COMPLETIONS, {"prompt": words(100), "max_tokens": 3}, headers={"X-Trace-Id": "mine"})[1]["x-trace-id"] == "mine"
+    names = {e["name"] for e in json.loads(path.read_text())}
+    assert names >= {"request.prompt_prepare", "engine.admission_wait", "prefill.chunk", "decode.total", "completion.total"}
+    with pytest.raises(AssertionError, match="/nonexistent/t.json"):
+        serve("--trace", "/nonexistent/t.json")
 
 
 # --- faults of other servers ---

@@ -17,6 +17,7 @@ struct script_row {
     int32_t n_prompt, n_fed, n_tokens, max_tokens;
     int32_t n_pages; /* promised */
     struct engine_token *scores;
+    int32_t n_scored; /* entries that are filled: never again, whoever asked may read them */
     int32_t n_score_top;
     struct engine_signal signal;
     int32_t fail_at; /* token index; -1 = never */
@@ -278,7 +279,12 @@ static void script_decode(struct script_row *row, struct engine_result *res)
 
 static void script_score(struct script_row *row, int32_t first, int32_t n)
 {
+    if (first < row->n_scored) {
+        n -= row->n_scored - first;
+        first = row->n_scored;
+    }
     for (int32_t i = first; row->scores && i < first + n && i < row->n_prompt; i++) {
+        row->n_scored = i + 1;
         struct engine_token *t = &row->scores[i];
         *t = (struct engine_token){ .id = row->ids[i], .logprob = i > 0 ? -0.25f : 0 };
         for (int32_t k = 0; i > 0 && k < row->n_score_top; k++)
