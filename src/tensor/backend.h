@@ -125,7 +125,8 @@ struct backend_ops {
     void (*rope)(struct backend *be, struct tensor x, const struct rope *r, int head_dim,
                  const int32_t *pos);
     /* Write k and v [T][G*K] of the rows into the sequences' pages, rounded to the layer's type (nearest even;
-     * KV_Q8 and KV_Q4: kvq.h, where a non-finite value fails its row). */
+     * KV_Q8 and KV_Q4: kvq.h, where a non-finite value fails its row). A page's first position is stored before its
+     * others, or with them: their bytes may depend on it. */
     void (*kv_store)(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                      const struct seq_view *seqs, int n_seqs);
     /* Page dst becomes a copy of page src: all its positions, unwritten ones included.   0 <= src, dst < kv->n_pages */
