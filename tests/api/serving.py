@@ -58,7 +58,7 @@ class Server:
             assert self.proc.returncode == 0, (self.proc.returncode, err)
         return err
 
-    def connect(self, timeout=20):
+    def connect(self, timeout=20 * max(1, SLOW / 2)):
         s = socket.create_connection((HOST, self.port), timeout)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return s
