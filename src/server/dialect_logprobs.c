@@ -116,6 +116,15 @@ static void logprobs_numbers(struct json_writer *w, const struct logprobs_list *
     json_end_array(w);
 }
 
+static void logprobs_top(struct json_writer *w, const struct logprobs_list *l, struct buf *name,
+                         int32_t id, float logprob)
+{
+    logprobs_name(name, l->h->tokenizer, id);
+    json_key(w, name->data);
+    logprobs_number(w, logprob);
+}
+
+/* The likeliest tokens, and the one that stands there if it is none of them: up to one more than asked for, as OpenAI has it. */
 static void logprobs_tops(struct json_writer *w, const struct logprobs_list *l, struct buf *name)
 {
     json_key(w, "top_logprobs");
@@ -126,12 +135,14 @@ static void logprobs_tops(struct json_writer *w, const struct logprobs_list *l, 
             json_null(w);
             continue;
         }
+        bool is_missing = t->n_top > 0 && l->h->n_logprobs > 0;
         json_begin_object(w);
         for (int32_t k = 0; k < t->n_top && k < l->h->n_logprobs; k++) {
-            logprobs_name(name, l->h->tokenizer, t->top[k].id);
-            json_key(w, name->data);
-            logprobs_number(w, t->top[k].logprob);
+            is_missing = is_missing && t->top[k].id != t->id;
+            logprobs_top(w, l, name, t->top[k].id, t->top[k].logprob);
         }
+        if (is_missing)
+            logprobs_top(w, l, name, t->id, t->logprob);
         json_end_object(w);
     }
     json_end_array(w);

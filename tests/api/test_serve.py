@@ -121,6 +121,13 @@ def test_answers_of_one_prompt_share_it_and_are_those_of_single_requests(real):
     assert real.stats()["shared_tokens"] >= shared + 3 * 100
 
 
+def test_the_token_that_stands_there_is_among_the_tops(real):
+    p = real.complete("The capital of France is", max_tokens=0, echo=True, logprobs=1)[1]["choices"][0]["logprobs"]
+    for token, logprob, top in list(zip(p["tokens"], p["token_logprobs"], p["top_logprobs"]))[1:]:
+        assert top[token] == logprob and len(top) == (1 if logprob == max(top.values()) else 2)
+    assert {len(top) for top in p["top_logprobs"][1:]} == {1, 2}
+
+
 def test_a_signal_is_the_spread_of_the_next_token(real):
     prompt = "The capital of France is"
     status, r = real.post("/signal", {"prompt": prompt, "count": 40, "minimum": -20})
