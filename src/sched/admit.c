@@ -241,9 +241,13 @@ bool sched_rests(const struct sched *s, const struct sched_row *row)
 {
     if (row->is_paused || !row->request->is_background)
         return row->is_paused;
-    for (int32_t i = 0; i < s->n_rows; i++)
-        if (!s->rows[i].request->is_background && !s->rows[i].is_paused && !s->rows[i].is_done)
+    for (int32_t i = 0; i < s->n_rows; i++) {
+        const struct sched_row *other = &s->rows[i];
+        /* One that waits for memory may wait for this row's, which must emit some tokens before it can be asked. */
+        if (!other->request->is_background && !other->is_paused && !other->is_parked &&
+            !other->is_done)
             return true;
+    }
     return false;
 }
 
@@ -275,31 +279,23 @@ static bool sched_waits_for_sibling(struct sched *s, const struct sched_request 
     return row && row->n_fed < r->engine.n_prompt - 1 && !row->is_paused;
 }
 
-static void sched_share(struct sched *s, struct sched_row *row)
-{
-    const struct sched_row *from = sched_sibling(s, row->request);
-    if (!from)
-        return;
-    int32_t n = s->engine->ops->share(s->engine, row->row, from->row);
-    row->n_fed = n;
-    if (n <= row->n_prompt)
-        return;
-    row->result.n_shared = n - row->n_prompt;
-    row->n_prompt = n;
-    s->stats.shared_tokens += row->result.n_shared;
-}
-
-/* Memory for all of the row's ids and some to come. */
+/* Memory for all of the row's ids and some to come, and what another row has computed of them. */
 static bool sched_let_in(struct sched *s, struct sched_row *row, struct err *err)
 {
-    sched_share(s, row);
-    if (sched_promise(s, row, row->n_ids + SCHED_PROMISE, false, err)) {
-        row->is_parked = false;
-        return true;
+    const struct sched_row *from = sched_sibling(s, row->request);
+    int32_t n = from ? s->engine->ops->share(s->engine, row->row, from->row) : 0;
+    if (!sched_promise(s, row, row->n_ids + SCHED_PROMISE, false, err)) {
+        s->engine->ops->rewind(s->engine, row->row);
+        return false;
     }
-    s->engine->ops->rewind(s->engine, row->row);
-    row->n_fed = 0;
-    return false;
+    row->is_parked = false;
+    row->n_fed = n;
+    if (n > row->n_prompt) {
+        row->result.n_shared = n - row->n_prompt;
+        row->n_prompt = n;
+        s->stats.shared_tokens += row->result.n_shared;
+    }
+    return true;
 }
 
 static bool sched_is_memory_held(const struct sched *s)

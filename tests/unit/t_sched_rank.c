@@ -213,6 +213,27 @@ static void a_slow_readers_memory_is_lent(void **state)
     world_stop(&w);
 }
 
+/* Background work that has just got its memory back may not be asked for it, and an answer waits for it: then it must not rest. */
+static void background_work_does_not_rest_on_memory_that_is_waited_for(void **state)
+{
+    struct world w = { .script = { .n_ctx = 320, .max_step_rows = 64, .n_pages = 5 } };
+    world_start(&w, 3, 500);
+    wait_ready(&w);
+    submit_wish(&w, 0, "!count 250", (struct wish){ .is_background = true });
+    wait_tokens(&w, 0, 80);
+    submit(&w, 1, "!count 200");
+    wait_ended(&w, 1);
+    assert_outcome(1, FINISH_END, NULL);
+    wait_tokens(&w, 0, outcomes[0].n + 3);
+    submit(&w, 2, "!count 200");
+    wait_ended(&w, 3);
+    assert_int_equal(outcomes[2].n, 200);
+    assert_int_equal(outcomes[2].order, 1);
+    assert_int_equal(outcomes[0].n, 250);
+    assert_true(outcomes[0].end.n_preempted >= 2 && outcomes[2].end.n_preempted >= 1);
+    world_stop(&w);
+}
+
 static void what_cannot_fit_alone_is_refused_with_numbers(void **state)
 {
     struct world w = { .script = { .n_ctx = 2048, .max_step_rows = 64, .n_pages = 2 } };
@@ -332,6 +353,7 @@ int main(void)
         cmocka_unit_test(rows_give_up_memory_and_lose_nothing),
         cmocka_unit_test(the_least_entitled_row_gives_way),
         cmocka_unit_test(a_slow_readers_memory_is_lent),
+        cmocka_unit_test(background_work_does_not_rest_on_memory_that_is_waited_for),
         cmocka_unit_test(what_cannot_fit_alone_is_refused_with_numbers),
         cmocka_unit_test(a_prompt_of_several_choices_is_computed_once),
         cmocka_unit_test(choices_outlive_the_one_that_computes_their_prompt),
