@@ -494,6 +494,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                           .n_ctx_train = (int32_t)m->n_ctx_train,
                                           .max_rows = max_rows,
                                           .max_step_rows = max_step_rows,
+                                          .step_block = ENGINE_MODEL_BLOCK,
                                           .created = clock_wall_s() };
     engine_model_init_keep(em);
     struct runner_options ro = { .model = o->model,
@@ -506,6 +507,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     enum err_code code = runner_new(&ro, &em->runner, err);
     if (!code)
         code = sampler_init(&em->sampler, (int32_t)m->n_vocab, err);
+    em->sampler.be = m->be;
     if (code) {
         engine_model_free(&em->base);
         return code;

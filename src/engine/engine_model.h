@@ -25,7 +25,9 @@ struct engine_model_options {
 
 #define ENGINE_MODEL_ROWS      16
 #define ENGINE_MODEL_STEP_ROWS 512
-#define ENGINE_MODEL_OUT       32 /* rows of a step with logits, at least: what a scored prompt takes */
+#define ENGINE_MODEL_BLOCK \
+    16 /* activations are laid out in blocks of 16 rows: 48 rows took 180 ms, 50 took 300 */
+#define ENGINE_MODEL_OUT 32 /* rows of a step with logits, at least: what a scored prompt takes */
 
 /* Logs a table of the process's memory: it takes no more for models and answers afterwards.
  * Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */

@@ -120,6 +120,11 @@ static enum err_code runner_alloc_seqs(struct runner *r, struct err *err)
     return ERR_OK;
 }
 
+static size_t runner_logits_bytes(const struct runner *r)
+{
+    return (size_t)r->max_out * (size_t)r->model->n_vocab * sizeof(*r->logits);
+}
+
 static enum err_code runner_alloc_step(struct runner *r, struct err *err)
 {
     size_t rows = (size_t)r->max_rows, outs = (size_t)r->max_out;
@@ -127,15 +132,21 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     r->pos = mem_try_array(MEM_CAT_SCRATCH, rows, sizeof(*r->pos));
     r->failed = mem_try_array(MEM_CAT_SCRATCH, rows, 1);
     r->out_rows = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->out_rows));
-    r->logits = mem_try_big(MEM_CAT_SCRATCH, outs * (size_t)r->model->n_vocab * sizeof(*r->logits));
-    bool is_ok = r->ids && r->pos && r->failed && r->out_rows && r->logits;
+    bool is_ok = r->ids && r->pos && r->failed && r->out_rows;
+    if (!r->model->be->ops->is_host) {
+        r->logits = mem_try_big(MEM_CAT_SCRATCH, runner_logits_bytes(r));
+        is_ok = is_ok && r->logits;
+    }
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         r->views[g] = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs, sizeof(**r->views));
         is_ok = is_ok && r->views[g];
     }
     if (!is_ok)
         return err_set(err, ERR_NOMEM, "step buffers: no memory for %d tokens", r->max_rows);
-    return model_scratch_init(&r->scratch, r->model, r->max_rows, r->max_out, err);
+    enum err_code code = model_scratch_init(&r->scratch, r->model, r->max_rows, r->max_out, err);
+    if (!code && r->model->be->ops->is_host)
+        r->logits = r->scratch.logits;
+    return code;
 }
 
 enum err_code runner_new(const struct runner_options *o, struct runner **out, struct err *err)
@@ -185,8 +196,8 @@ void runner_free(struct runner *r)
     mem_free(MEM_CAT_SCRATCH, r->pos);
     mem_free(MEM_CAT_SCRATCH, r->failed);
     mem_free(MEM_CAT_SCRATCH, r->out_rows);
-    mem_free_big(MEM_CAT_SCRATCH, r->logits,
-                 (size_t)r->max_out * (size_t)r->model->n_vocab * sizeof(*r->logits));
+    if (!r->model->be->ops->is_host)
+        mem_free_big(MEM_CAT_SCRATCH, r->logits, runner_logits_bytes(r));
     mem_free(MEM_CAT_KV, r);
 }
 
@@ -407,7 +418,7 @@ static enum err_code runner_forward(struct runner *r, struct model_step *st, str
     struct backend *be = r->model->be;
     model_step_run(r->model, st);
     enum err_code code = be->ops->wait(be, err);
-    if (!code && st->n_out > 0)
+    if (!code && st->n_out > 0 && !be->ops->is_host)
         be->ops->download(be, r->logits, r->scratch.logits,
                           (size_t)st->n_out * (size_t)r->model->n_vocab * sizeof(float));
     return code;

@@ -2,18 +2,27 @@
 #include "base/dmath.h"
 #include "base/philox.h"
 
+#include <float.h>
 #include <math.h>
 
 #define SAMPLE_SORT_MIN \
     64 /* candidates sorted at a time, doubling: most draws end within the first lot */
+#define SAMPLE_BAND \
+    8.0f /* logits below the best that the first look takes in, then as many again, doubling */
 
-/* The candidates of one choice: keys in (logit descending, id ascending) order once sorted, that is ascending as integers. */
+/* The candidates of one choice: keys in (logit descending, id ascending) order once sorted, that is ascending as integers.
+ * A key is made when its logit's band is reached, from the best one down: most choices never look at the rest of the vocabulary. */
 struct cands {
-    uint64_t *keys; /* [n]; the first n_sorted are the least of all, in order */
+    const float *logits; /* [n_vocab] */
+    int32_t n_vocab;
+    uint64_t *keys; /* [n_held]; the first n_sorted are the least of all, in order */
     uint64_t *tmp;  /* [n] scratch */
-    int32_t n, n_sorted;
+    int32_t n;      /* candidates in all */
+    int32_t n_held, n_sorted;
     float max;   /* greatest logit */
-    bool is_cut; /* some filter removed something: keys no longer hold every allowed id */
+    float floor; /* candidates of lower logits are not held yet */
+    float width; /* of the next band */
+    bool is_cut; /* some filter removed something: n is not every allowed id */
 };
 
 enum err_code sampler_init(struct sampler *s, int32_t n_vocab, struct err *err)
@@ -88,12 +97,19 @@ enum err_code sample_params_check(const struct sample_params *p, int32_t n_vocab
 
 /* --- logits --- */
 
-static enum err_code sample_check_finite(const float *logits, int32_t n, struct err *err)
+/* The greatest logit's id. Errors: ERR_NUMERIC - one is not finite. */
+static enum err_code sample_scan(const struct sampler *s, const float *logits, int32_t *best,
+                                 struct err *err)
 {
-    uint32_t bad = 0;
-    for (int32_t i = 0; i < n; i++) /* no branch inside: this is vector code */
-        bad |= (dmath_f32_bits(logits[i]) & 0x7f800000u) == 0x7f800000u;
-    if (!bad)
+    bool finite = true;
+    if (s->be && s->be->ops->argmax) {
+        *best = (int32_t)s->be->ops->argmax(s->be, logits, s->n_vocab, &finite);
+    } else {
+        *best = sample_argmax(logits, s->n_vocab);
+        for (int32_t i = 0; i < s->n_vocab; i++)
+            finite = finite && isfinite(logits[i]);
+    }
+    if (finite)
         return ERR_OK;
     int32_t i = 0;
     while (isfinite(logits[i]))
@@ -114,8 +130,6 @@ static void sample_bias(float *logits, const struct sample_params *p)
 static void sample_penalties(struct sampler *s, float *logits, const struct sample_params *p,
                              const struct sample_context *ctx)
 {
-    if (p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0)
-        return;
     int32_t n = ctx->n_history;
     if (p->penalty_last_n > 0 && p->penalty_last_n < n)
         n = p->penalty_last_n;
@@ -152,11 +166,24 @@ int32_t sample_argmax(const float *logits, int32_t n_vocab)
     return best;
 }
 
-/* weights[i] = exp((logits[i] - max) / t); returns their sum, over four lanes (id mod 4) that are added as (0+1)+(2+3). */
-static double sample_weigh(const float *logits, int32_t n, float max, float t, float *weights)
+static int32_t sample_best(const struct sampler *s, const float *logits)
 {
-    for (int32_t i = 0; i < n; i++)
-        weights[i] = dmath_expf((logits[i] - max) / t);
+    bool finite;
+    if (s->be && s->be->ops->argmax)
+        return (int32_t)s->be->ops->argmax(s->be, logits, s->n_vocab, &finite);
+    return sample_argmax(logits, s->n_vocab);
+}
+
+/* s->weights[i] = exp((logits[i] - max) / t); returns their sum, over four lanes (id mod 4) that are added as (0+1)+(2+3). */
+static double sample_weigh(const struct sampler *s, const float *logits, float max, float t)
+{
+    float *weights = s->weights;
+    int32_t n = s->n_vocab;
+    if (s->be && s->be->ops->exp_scaled)
+        s->be->ops->exp_scaled(s->be, weights, logits, n, max, t);
+    else
+        for (int32_t i = 0; i < n; i++)
+            weights[i] = dmath_expf((logits[i] - max) / t);
     double lane[4] = { 0 };
     int32_t i = 0;
     for (; i + 4 <= n; i += 4)
@@ -175,7 +202,7 @@ struct sample_softmax {
 
 static struct sample_softmax sample_softmax_of(struct sampler *s, const float *logits, float max)
 {
-    double sum = sample_weigh(logits, s->n_vocab, max, 1, s->weights);
+    double sum = sample_weigh(s, logits, max, 1);
     return (struct sample_softmax){ max, sum, dmath_log(sum) };
 }
 
@@ -186,7 +213,7 @@ static float sample_log(const struct sample_softmax *m, float logit)
 
 float sample_logprob(struct sampler *s, const float *logits, int32_t id)
 {
-    float max = logits[sample_argmax(logits, s->n_vocab)];
+    float max = logits[sample_best(s, logits)];
     struct sample_softmax m = sample_softmax_of(s, logits, max);
     return sample_log(&m, logits[id]);
 }
@@ -241,21 +268,39 @@ static void cands_sort_keys(uint64_t *keys, uint64_t *tmp, int32_t n)
     }
 }
 
-/* Make the first `want` candidates (or all) sorted. The next lot is found by a histogram of the keys' top bits, so the cost is
- * linear in n with a small factor and no input is bad. */
-static void cands_sort(struct cands *c, int32_t want)
+/* Make keys of the next band: logits in [floor - width, floor). Whole blocks without one are passed over by vector code. */
+static void cands_hold(struct cands *c)
 {
-    if (want > c->n)
-        want = c->n;
-    if (want <= c->n_sorted)
-        return;
+    enum { BLOCK = 64 };
+    float hi = c->floor, lo = hi - c->width;
+    if (hi == INFINITY)
+        lo = c->max - c->width;
+    if (!(lo > -1e4f)) /* so far below nothing is worth a band of its own */
+        lo = -FLT_MAX;
+    for (int32_t b = 0; b < c->n_vocab; b += BLOCK) {
+        const float *l = c->logits + b;
+        int32_t n = c->n_vocab - b < BLOCK ? c->n_vocab - b : BLOCK, any = 0;
+        for (int32_t i = 0; i < n; i++)
+            any |= (l[i] >= lo) & !(l[i] >= hi);
+        for (int32_t i = 0; any && i < n; i++)
+            if (l[i] >= lo && !(l[i] >= hi))
+                c->keys[c->n_held++] = cand_key(l[i], b + i);
+    }
+    c->floor = lo;
+    c->width *= 2;
+}
+
+/* Sort the next lot of those that are held, at least `want` in all where there are so many. The lot is found by a histogram of the
+ * keys' top bits, so the cost is linear in their number with a small factor and no input is bad. */
+static void cands_sort_lot(struct cands *c, int32_t want)
+{
     int32_t need = want - c->n_sorted;
     if (need < c->n_sorted)
         need = c->n_sorted;
     if (need < SAMPLE_SORT_MIN)
         need = SAMPLE_SORT_MIN;
     uint64_t *keys = c->keys + c->n_sorted;
-    int32_t n = c->n - c->n_sorted, m = n;
+    int32_t n = c->n_held - c->n_sorted, m = n;
     if (need < n) {
         int32_t histogram[4096] = { 0 };
         for (int32_t i = 0; i < n; i++)
@@ -277,6 +322,27 @@ static void cands_sort(struct cands *c, int32_t want)
     c->n_sorted += m;
 }
 
+/* Make the first `want` candidates (or all) sorted. */
+static void cands_sort(struct cands *c, int32_t want)
+{
+    if (want > c->n)
+        want = c->n;
+    while (c->n_sorted < want) {
+        while (c->n_held == c->n_sorted && c->floor > -FLT_MAX)
+            cands_hold(c);
+        if (c->n_held == c->n_sorted)
+            break;
+        cands_sort_lot(c, want);
+    }
+}
+
+/* The first n are all that is left, in order. */
+static void cands_keep(struct cands *c, int32_t n)
+{
+    c->is_cut = c->is_cut || n < c->n;
+    c->n = c->n_held = c->n_sorted = n;
+}
+
 /* Keep the first n, which are sorted. */
 static void cands_cut(struct cands *c, int32_t n)
 {
@@ -284,9 +350,7 @@ static void cands_cut(struct cands *c, int32_t n)
     if (n == c->n)
         return;
     cands_sort(c, n);
-    c->n = n;
-    c->n_sorted = n;
-    c->is_cut = true;
+    cands_keep(c, n);
 }
 
 /* --- filters: each takes the sum of the weights left and returns the new one --- */
@@ -352,9 +416,7 @@ static double sample_typical(struct cands *c, float typical_p, double sum, uint6
     cands_sort_keys(alt, c->tmp, n); /* back in rank order */
     for (int32_t i = 0; i < n; i++)
         c->keys[i] = c->keys[alt[i]];
-    c->is_cut = c->is_cut || n < c->n;
-    c->n = n;
-    c->n_sorted = n;
+    cands_keep(c, n);
     return kept;
 }
 
@@ -390,9 +452,7 @@ static void sample_xtc(struct cands *c, const struct sample_params *p,
     for (int32_t i = 0; i < c->n; i++)
         if (i >= n_over - 1 || sample_is_kept(ctx, cand_id(c->keys[i])))
             c->keys[n++] = c->keys[i];
-    c->is_cut = c->is_cut || n < c->n;
-    c->n = n;
-    c->n_sorted = n;
+    cands_keep(c, n);
 }
 
 /* --- the choice --- */
@@ -408,7 +468,7 @@ static int32_t sample_draw(struct sampler *s, struct cands *c, const float *logi
         for (int32_t i = 0; i < c->n; i++)
             total += (double)dmath_expf((cand_logit(c->keys[i]) - max) / t);
     else
-        total = sample_weigh(logits, s->n_vocab, max, t, s->weights);
+        total = sample_weigh(s, logits, max, t);
     double target =
         (double)philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_TOKEN) *
         total;
@@ -428,10 +488,33 @@ static int32_t sample_draw(struct sampler *s, struct cands *c, const float *logi
 
 static void cands_init(struct cands *c, struct sampler *s, const float *logits, float max)
 {
-    *c = (struct cands){ .keys = s->keys, .tmp = s->tmp, .max = max };
+    *c = (struct cands){ .logits = logits,
+                         .n_vocab = s->n_vocab,
+                         .keys = s->keys,
+                         .tmp = s->tmp,
+                         .max = max,
+                         .floor = INFINITY,
+                         .width = SAMPLE_BAND };
     for (int32_t i = 0; i < s->n_vocab; i++)
-        if (logits[i] != -INFINITY)
-            c->keys[c->n++] = cand_key(logits[i], i);
+        c->n += logits[i] != -INFINITY;
+}
+
+static bool sample_has_filters(const struct sample_params *p)
+{
+    return p->top_p < 1 || p->min_p > 0 || p->typical_p < 1 || p->xtc_probability > 0;
+}
+
+/* The logits as the request wants them. True: something may have changed. */
+static bool sample_adjust(struct sampler *s, float *logits, const struct sample_params *p,
+                          const struct sample_context *ctx)
+{
+    bool has_penalties =
+        p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+    sample_bias(logits, p);
+    if (has_penalties)
+        sample_penalties(s, logits, p, ctx);
+    sample_mask(logits, s->n_vocab, ctx->mask);
+    return p->n_bias > 0 || has_penalties || ctx->mask;
 }
 
 static void sample_capture(struct cands *c, const struct sample_softmax *m, int32_t n,
@@ -449,14 +532,12 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
                            const struct sample_context *ctx, struct engine_token *out,
                            struct err *err)
 {
-    enum err_code code = sample_check_finite(logits, s->n_vocab, err);
+    int32_t best;
+    enum err_code code = sample_scan(s, logits, &best, err);
     if (code)
         return code;
-    sample_bias(logits, p);
-    sample_penalties(s, logits, p, ctx);
-    sample_mask(logits, s->n_vocab, ctx->mask);
-
-    int32_t best = sample_argmax(logits, s->n_vocab);
+    if (sample_adjust(s, logits, p, ctx))
+        best = sample_best(s, logits);
     float max = logits[best];
     if (max == -INFINITY)
         return err_set(err, ERR_NUMERIC, "no token is left to choose from: all %d are excluded",
@@ -470,7 +551,9 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
 
     struct cands c;
     cands_init(&c, s, logits, max);
-    struct sample_softmax m = sample_softmax_of(s, logits, max);
+    struct sample_softmax m = { 0 };
+    if (p->n_logprobs >= 0 || sample_has_filters(p))
+        m = sample_softmax_of(s, logits, max);
     if (p->n_logprobs >= 0)
         sample_capture(&c, &m, p->n_logprobs, out);
     if (!is_greedy) {
@@ -490,10 +573,11 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
 enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, int32_t n_top,
                            struct engine_token *out, struct err *err)
 {
-    enum err_code code = sample_check_finite(logits, s->n_vocab, err);
+    int32_t best;
+    enum err_code code = sample_scan(s, logits, &best, err);
     if (code)
         return code;
-    float max = logits[sample_argmax(logits, s->n_vocab)];
+    float max = logits[best];
     struct sample_softmax m = sample_softmax_of(s, logits, max);
     out->id = id;
     out->logprob = sample_log(&m, logits[id]);
@@ -509,10 +593,11 @@ enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, i
 enum err_code sample_signal(struct sampler *s, const float *logits, const struct engine_signal *sig,
                             struct err *err)
 {
-    enum err_code code = sample_check_finite(logits, s->n_vocab, err);
+    int32_t best;
+    enum err_code code = sample_scan(s, logits, &best, err);
     if (code)
         return code;
-    float max = logits[sample_argmax(logits, s->n_vocab)];
+    float max = logits[best];
     struct sample_softmax m = sample_softmax_of(s, logits, max);
     double minimum = (double)sig->minimum;
     memset(sig->bins, 0, (size_t)sig->n_bins * sizeof(*sig->bins));

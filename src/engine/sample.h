@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "tensor/backend.h"
 
 enum sample_draw { /* the draw kinds of one position */
                    SAMPLE_DRAW_TOKEN,
@@ -21,6 +22,8 @@ enum sample_draw { /* the draw kinds of one position */
 
 struct sampler {
     int32_t n_vocab;
+    struct backend *
+        be; /* whose sampling ops are used, borrowed; NULL after sampler_init: none, the same bits slower */
     /* private to sample.c from here */
     float *weights;             /* [V] exp(logit - max) */
     uint64_t *keys, *tmp, *alt; /* [V] candidates: order key above, id below */

@@ -91,6 +91,7 @@ struct backend;
 struct backend_ops {
     int api_version; /* BACKEND_API; checked at open */
     const char *name;
+    bool is_host; /* its memory is host memory: what download would copy may be read where it is */
 
     /* --- memory and order --- */
     void *(*alloc)(struct backend *be, enum mem_cat cat,
@@ -148,6 +149,12 @@ struct backend_ops {
      * are gathered in between (the vocabulary head), ask before and begin again with the new count. */
     void (*begin)(struct backend *be, int n_rows);
     void (*failed)(struct backend *be, uint8_t *flags);
+
+    /* --- sampling, on host memory: NULL means that the sampler's own code, which gives the same bits, is used --- */
+    /* y[i] = dmath_expf((x[i] - max) / t).   y, x [n] */
+    void (*exp_scaled)(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
+    /* The lowest index of the greatest of x [n], n >= 1. *finite: whether all are; if not, the index may be any. */
+    int64_t (*argmax)(struct backend *be, const float *x, int64_t n, bool *finite);
 
     /* --- fused ops: NULL means the wrapper composes base ops --- */
     /* linear of n weights on one x (q, k, v; gate and up): x is quantised once. n <= 4 */

@@ -148,8 +148,67 @@ static void check_gather(struct check *c)
     check_buf_free(&got);
 }
 
+/* --- sampling --- */
+
+static void check_exp(struct check *c, const struct check_buf *x)
+{
+    static const float temperatures[] = { 1, 0.7f, 0.01f, 90 };
+    int64_t n = x->t.cols;
+    struct check_buf want = check_buf_new(1, n, n), got = check_buf_new(1, n, n);
+    for (size_t i = 0; i < ARRAY_LEN(temperatures); i++) {
+        float max = i % 2 ? 3.5f : x->t.data[0], t = temperatures[i];
+        c->ref->ops->exp_scaled(c->ref, want.t.data, x->t.data, n, max, t);
+        for (int b = 0; b < c->n_cpu; b++) {
+            check_buf_reset(&got);
+            c->cpu[b].be->ops->exp_scaled(c->cpu[b].be, got.t.data, x->t.data, n, max, t);
+            check_that(c, check_buf_same(&want, &got, false), "exp_scaled/%s [%lld], t %g",
+                       c->cpu[b].name, (long long)n, (double)t);
+        }
+    }
+    check_buf_free(&want);
+    check_buf_free(&got);
+}
+
+static void check_argmax(struct check *c, const struct check_buf *x, const char *what)
+{
+    bool want_finite, finite;
+    int64_t n = x->t.cols, want = c->ref->ops->argmax(c->ref, x->t.data, n, &want_finite);
+    for (int b = 0; b < c->n_cpu; b++) {
+        int64_t got = c->cpu[b].be->ops->argmax(c->cpu[b].be, x->t.data, n, &finite);
+        check_that(c, finite == want_finite && (got == want || !finite),
+                   "argmax/%s [%lld], %s: %lld, not %lld", c->cpu[b].name, (long long)n, what,
+                   (long long)got, (long long)want);
+    }
+}
+
+static void check_sampling(struct check *c, int n)
+{
+    struct check_buf x = check_buf_new(1, n, n);
+    float *l = x.t.data;
+    for (int kind = 0; kind < CHECK_KINDS; kind++) {
+        check_fill(l, (size_t)n, kind);
+        check_exp(c, &x);
+        check_argmax(c, &x, "random");
+        l[check_range(0, n - 1)] = 1e30f; /* ties: the lowest of them */
+        l[check_range(0, n - 1)] = 1e30f;
+        check_argmax(c, &x, "ties");
+        l[check_range(0, n - 1)] = kind % 2 ? NAN : -INFINITY;
+        check_argmax(c, &x, "not finite");
+    }
+    for (int i = 0; i < n; i++)
+        l[i] = check_range(0, 2) ? -0.0f : 0.0f;
+    check_argmax(c, &x, "zeros of both signs");
+    for (int i = 0; i < n; i++)
+        l[i] = i % 3 ? -1e-45f : -1e38f;
+    check_argmax(c, &x, "negative numbers");
+    check_buf_free(&x);
+}
+
 void check_rows(struct check *c)
 {
+    static const int vocabs[] = { 1, 2, 15, 511, 513, 49152, 151936 };
+    for (size_t i = 0; i < ARRAY_LEN(vocabs) && check_wants(c, "sampling"); i++)
+        check_sampling(c, vocabs[i]);
     static const int cols[] = { 1, 7, 16, 17, 64, 100, 576, 1000 };
     if (check_wants(c, "rows")) {
         for (size_t i = 0; i < ARRAY_LEN(cols); i++)

@@ -1,6 +1,7 @@
 #include "base/dmath.h"
 #include "base/philox.h"
 #include "engine/sample.h"
+#include "kernels/cpu/cpu_backend.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -250,6 +251,31 @@ static void every_mix_of_filters_agrees_with_full_sorts(void **state)
         sampler_release(&s);
     }
     assert_in_range(n_near, 0, n_cases / 20);
+}
+
+/* With the sampling ops of a backend the same is chosen, to the bit of every probability. */
+static void a_backends_ops_change_nothing(void **state)
+{
+    static float logits[V_MAX];
+    struct backend *be;
+    assert_int_equal(cpu_backend_open(&(struct cpu_options){ .threads = 2 }, &be, NULL), ERR_OK);
+    for (int n = 0; n < 600; n++) {
+        int v = n % 3 == 0 ? V_MAX : 2 + (int)(bits((uint64_t)n, 6) % 400);
+        struct sampler s = open_sampler(v);
+        struct sample_params p = random_params((uint64_t)n);
+        struct engine_token want, got;
+        p.n_logprobs = n % 2 ? 5 : -1;
+        random_logits((uint64_t)n, logits, v);
+        sample(&s, logits, &p, n % 97, &want);
+        s.be = be;
+        sample(&s, logits, &p, n % 97, &got);
+        assert_int_equal(got.id, want.id);
+        assert_int_equal(got.n_top, want.n_top);
+        assert_memory_equal(&got.logprob, &want.logprob, sizeof(want.logprob));
+        assert_memory_equal(got.top, want.top, sizeof(want.top[0]) * (size_t)want.n_top);
+        sampler_release(&s);
+    }
+    be->ops->close(be);
 }
 
 static void greedy_takes_the_lowest_of_equal_ids(void **state)
@@ -617,6 +643,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mix_of_filters_agrees_with_full_sorts),
+        cmocka_unit_test(a_backends_ops_change_nothing),
         cmocka_unit_test(greedy_takes_the_lowest_of_equal_ids),
         cmocka_unit_test(the_draw_follows_the_distribution),
         cmocka_unit_test(position_choice_and_seed_change_the_draw_and_nothing_else),

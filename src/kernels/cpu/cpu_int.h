@@ -143,6 +143,8 @@ struct rows_ops {
     void (*add)(float *y, const float *x, int64_t n);
     void (*scale)(float *y, int64_t n, float s);
     void (*softcap)(float *y, int64_t n, float cap);
+    void (*exp_scaled)(float *y, const float *x, int64_t n, float max, float t);
+    int64_t (*argmax)(const float *x, int64_t n, bool *finite);
 };
 
 /* Attention kernels over one page part; P = KV_PAGE_TOKENS positions. A query is a head of a row. */
@@ -237,6 +239,8 @@ void cpu_glu(struct backend *be, struct tensor y, struct tensor gate, struct ten
 void cpu_add(struct backend *be, struct tensor y, struct tensor x);
 void cpu_scale(struct backend *be, struct tensor y, float s);
 void cpu_softcap(struct backend *be, struct tensor y, float cap);
+void cpu_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
+int64_t cpu_argmax(struct backend *be, const float *x, int64_t n, bool *finite);
 void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 struct rope_cache *rope_cache_new(void); /* NULL: no memory */
 void rope_cache_free(struct rope_cache *c);

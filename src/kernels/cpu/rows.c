@@ -122,6 +122,36 @@ void cpu_rms_norm(struct backend *be, struct tensor y, struct tensor x, const fl
              n);
 }
 
+struct exp_job {
+    const struct rows_ops *k;
+    float *y;
+    const float *x;
+    int64_t n;
+    float max, t;
+};
+
+static void exp_chunk(void *ctx, int64_t chunk, int thread)
+{
+    const struct exp_job *j = ctx;
+    int64_t i = chunk * (ROWS_ALONE / 2), end = min_i64(i + ROWS_ALONE / 2, j->n);
+    j->k->exp_scaled(j->y + i, j->x + i, end - i, j->max, j->t);
+}
+
+void cpu_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t)
+{
+    struct cpu_state *st = cpu_of(be);
+    struct exp_job j = { &st->rows, y, x, n, max, t };
+    if (n > ROWS_ALONE)
+        pool_run(st->pool, exp_chunk, &j, (n + ROWS_ALONE / 2 - 1) / (ROWS_ALONE / 2));
+    else
+        st->rows.exp_scaled(y, x, n, max, t);
+}
+
+int64_t cpu_argmax(struct backend *be, const float *x, int64_t n, bool *finite)
+{
+    return cpu_of(be)->rows.argmax(x, n, finite);
+}
+
 void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)
 {
     for (int64_t i = 0; i < y.rows; i++)

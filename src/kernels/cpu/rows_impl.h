@@ -3,6 +3,7 @@
 #ifndef PLUMB_KERNELS_CPU_ROWS_IMPL_H
 #define PLUMB_KERNELS_CPU_ROWS_IMPL_H
 
+#include "base/dmath.h"
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/v16.h"
 
@@ -209,11 +210,50 @@ static void rows_softcap(float *y, int64_t n, float cap)
     ROWS_MAP(n, y, y, y, nv_mul(k, nv_tanh(nv_div(a, k))));
 }
 
+/* For sampling. Plain loops: the compiler makes vector code of this file's instruction set of them. */
+static void rows_exp_scaled(float *y, const float *x, int64_t n, float max, float t)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = dmath_expf((x[i] - max) / t);
+}
+
+/* Ascends with the value; -0 becomes +0, for they tie. */
+static inline int32_t rows_order(float x)
+{
+    uint32_t u = dmath_f32_bits(x + 0.0f);
+    return (int32_t)(u ^ ((uint32_t)((int32_t)u >> 31) & 0x7fffffffu));
+}
+
+static int64_t rows_argmax(const float *x, int64_t n, bool *finite)
+{
+    enum { BLOCK = 512 };
+    int64_t best = 0;
+    int32_t max = INT32_MIN;
+    uint32_t bad = 0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t end = min_i64(b + BLOCK, n);
+        int32_t m = INT32_MIN;
+        for (int64_t i = b; i < end; i++) {
+            int32_t k = rows_order(x[i]);
+            bad |= (dmath_f32_bits(x[i]) & 0x7f800000u) == 0x7f800000u;
+            m = k > m ? k : m;
+        }
+        if (m > max) {
+            max = m;
+            best = b;
+        }
+    }
+    while (rows_order(x[best]) != max)
+        best++;
+    *finite = !bad;
+    return best;
+}
+
 #define ROWS_TABLE(label)                                                                         \
     {                                                                                             \
         .name = label, .quantise = rows_quantise, .clean = rows_clean, .rms_norm = rows_rms_norm, \
         .rope = rows_rope, .glu = rows_glu, .add = rows_add, .scale = rows_scale,                 \
-        .softcap = rows_softcap                                                                   \
+        .softcap = rows_softcap, .exp_scaled = rows_exp_scaled, .argmax = rows_argmax             \
     }
 
 #endif

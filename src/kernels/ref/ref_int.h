@@ -53,6 +53,8 @@ void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct ten
 void ref_add(struct backend *be, struct tensor y, struct tensor x);
 void ref_scale(struct backend *be, struct tensor y, float s);
 void ref_softcap(struct backend *be, struct tensor y, float cap);
+void ref_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
+int64_t ref_argmax(struct backend *be, const float *x, int64_t n, bool *finite);
 void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 
 size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);

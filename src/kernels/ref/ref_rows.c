@@ -1,7 +1,9 @@
 /* Element-wise ops, norms and rotary embeddings of the reference backend. */
+#include "base/dmath.h"
 #include "kernels/ref/ref_int.h"
 #include "tensor/fmath.h"
 
+#include <math.h>
 #include <string.h>
 
 float ref_lane_sum(float lanes[16])
@@ -97,6 +99,24 @@ void ref_softcap(struct backend *be, struct tensor y, float cap)
     for (int64_t t = 0; t < y.rows; t++)
         for (int64_t i = 0; i < y.cols; i++)
             y.data[t * y.stride + i] = cap * fmath_tanh(y.data[t * y.stride + i] / cap);
+}
+
+void ref_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = dmath_expf((x[i] - max) / t);
+}
+
+int64_t ref_argmax(struct backend *be, const float *x, int64_t n, bool *finite)
+{
+    int64_t best = 0;
+    *finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        *finite = *finite && isfinite(x[i]);
+        if (x[i] > x[best])
+            best = i;
+    }
+    return best;
 }
 
 void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)
