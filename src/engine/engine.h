@@ -129,7 +129,9 @@ struct engine_info {
     int32_t n_ctx_train;   /* the model's own */
     int32_t max_rows;      /* rows open at a time */
     int32_t max_step_rows; /* tokens in one step, all rows together */
-    int64_t created;       /* Unix seconds */
+    int32_t
+        step_block;  /* ... which are computed in blocks of so many: one more costs a block more */
+    int64_t created; /* Unix seconds */
 };
 
 /* The ledger of cache memory, by kind ("full", "window"). */

@@ -10,6 +10,8 @@
 #define SCHED_CHUNK_MIN   16      /* fewer tokens in a chunk cost more than they save in waiting */
 #define SCHED_CHUNK_FIRST 64      /* until a step has shown what a prompt token costs */
 #define SCHED_ALONE_US    1000000 /* longest chunk where nobody waits but a cancel */
+#define SCHED_MARGIN \
+    0.85 /* of the stall bound is planned for: the same step took up to 1.2 times as long as the one before */
 
 /* --- build --- */
 
@@ -28,12 +30,17 @@ static int32_t sched_pending(const struct sched_row *row)
 static int32_t sched_chunk(const struct sched *s, int32_t n_decode)
 {
     int64_t bound = n_decode > 0 ? s->config.max_stall_us : SCHED_ALONE_US;
-    double n = s->us_per_token > 0 ? (double)bound / s->us_per_token : SCHED_CHUNK_FIRST;
+    double n =
+        s->us_per_token > 0 ? SCHED_MARGIN * (double)bound / s->us_per_token : SCHED_CHUNK_FIRST;
     int32_t room = s->engine->info.max_step_rows - n_decode;
     int32_t chunk = n >= (double)room ? room : (int32_t)n;
     if (chunk < SCHED_CHUNK_MIN)
         chunk = SCHED_CHUNK_MIN;
-    return chunk < room ? chunk : room;
+    if (chunk > room)
+        chunk = room;
+    int32_t block = s->engine->info.step_block;
+    int32_t whole = block > 1 ? (n_decode + chunk) / block * block - n_decode : chunk;
+    return whole >= SCHED_CHUNK_MIN ? whole : chunk;
 }
 
 /* Of a row's pending ids, how many it takes at most now. A prompt that others wait to share stops before its last token: then each of
@@ -87,9 +94,9 @@ static void sched_learn_cost(struct sched *s, int64_t us)
 {
     if (s->n_step_prompt < SCHED_CHUNK_MIN)
         return;
-    /* Decode rows counted in: errs to smaller chunks. */
+    /* Decode rows counted in, up at once and down slowly: errs to smaller chunks, for the bound is one. */
     double now = (double)us / s->n_step_prompt;
-    s->us_per_token = s->us_per_token > 0 ? 0.5 * (s->us_per_token + now) : now;
+    s->us_per_token = now > s->us_per_token ? now : 0.75 * s->us_per_token + 0.25 * now;
 }
 
 void sched_forward(struct sched *s)

@@ -356,6 +356,7 @@ struct engine *engine_script_new(const struct engine_script_config *config)
         .n_ctx_train = config->n_ctx,
         .max_rows = config->max_rows,
         .max_step_rows = config->max_step_rows,
+        .step_block = 1,
         .created = 1764000000,
     };
     return &s->engine;
