@@ -4,9 +4,11 @@
 #include "base/utf8.h"
 #include "cli/load.h"
 #include "cli/load_template.h"
+#include "cli/serve_model.h"
 #include "json/json.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,8 +38,34 @@ static void run_defaults(void *options)
     struct run_options *o = options;
     o->max_tokens = -1;
     o->seed = -1;
-    o->temperature = 0.7;
-    o->top_p = 1;
+    o->top_k = -1;
+    o->temperature = o->top_p = o->min_p = NAN;
+}
+
+static float run_pick(double flag, double model, double otherwise)
+{
+    return (float)(!isnan(flag) ? flag : !isnan(model) ? model : otherwise);
+}
+
+/* Flag, else the model's advice, else temperature 0.7 and all else off. */
+static enum err_code run_sampling(const struct run_options *o, const struct load *l,
+                                  struct sample_params *out, struct err *err)
+{
+    struct server_sampling model;
+    enum err_code code = serve_model_sampling(l->weights, &model, err);
+    int64_t top_k = o->top_k >= 0 ? o->top_k : model.top_k;
+    *out = (struct sample_params){
+        .temperature = run_pick(o->temperature, model.temperature, 0.7),
+        .top_k = top_k > 0 ? (int32_t)top_k : 0,
+        .top_p = run_pick(o->top_p, model.top_p, 1),
+        .min_p = run_pick(o->min_p, model.min_p, 0),
+        .typical_p = 1,
+        .xtc_threshold = 1,
+        .repetition_penalty = run_pick(NAN, model.repetition_penalty, 1),
+        .n_logprobs = -1,
+        .seed = o->seed < 0 ? (uint64_t)clock_us() : (uint64_t)o->seed,
+    };
+    return code;
 }
 
 /* {"messages":[...],"add_generation_prompt":true} */
@@ -149,20 +177,12 @@ static enum err_code run_generate(struct load *l, const struct run_options *o,
     struct engine *e = l->engine;
     struct engine_request req = { .prompt = prompt->ids,
                                   .n_prompt = prompt->n,
-                                  .max_tokens = (int32_t)o->max_tokens,
-                                  .sample = { .temperature = (float)o->temperature,
-                                              .top_k = (int32_t)o->top_k,
-                                              .top_p = (float)o->top_p,
-                                              .min_p = (float)o->min_p,
-                                              .typical_p = 1,
-                                              .xtc_threshold = 1,
-                                              .repetition_penalty = 1,
-                                              .n_logprobs = -1,
-                                              .seed = o->seed < 0 ? (uint64_t)clock_us()
-                                                                  : (uint64_t)o->seed } };
+                                  .max_tokens = (int32_t)o->max_tokens };
     struct engine_work work = { 0 };
     struct engine_result res = { 0 };
-    enum err_code code = e->ops->open(e, &req, &work.row, err);
+    enum err_code code = run_sampling(o, l, &req.sample, err);
+    if (!code)
+        code = e->ops->open(e, &req, &work.row, err);
     if (code)
         return code;
     code = e->ops->grow(e, work.row, INT32_MAX, err); /* nobody else wants the cache */
@@ -279,13 +299,14 @@ const struct cli_verb cmd_run = {
               offsetof(struct run_options, raw), 0, 0 },
             { "max-tokens", "N", "length of the answer; default until the model ends it",
               CLI_FLAG_INT, offsetof(struct run_options, max_tokens), 1, INT_MAX },
-            { "temperature", "T", "0 = greedy; default 0.7", CLI_FLAG_FLOAT,
+            { "temperature", "T", "0 = greedy; default the model's, else 0.7", CLI_FLAG_FLOAT,
               offsetof(struct run_options, temperature), 0, 100 },
-            { "top-p", "P", "nucleus; default 1 = off", CLI_FLAG_FLOAT,
+            { "top-p", "P", "nucleus; 1 = off; default the model's, else off", CLI_FLAG_FLOAT,
               offsetof(struct run_options, top_p), 0, 1 },
-            { "top-k", "K", "most likely candidates; default 0 = off", CLI_FLAG_INT,
-              offsetof(struct run_options, top_k), 0, INT_MAX },
-            { "min-p", "P", "share of the best candidate's probability; default 0 = off",
+            { "top-k", "K", "most likely candidates; 0 = off; default the model's, else off",
+              CLI_FLAG_INT, offsetof(struct run_options, top_k), 0, INT_MAX },
+            { "min-p", "P",
+              "share of the best candidate's probability; default the model's, else 0 = off",
               CLI_FLAG_FLOAT, offsetof(struct run_options, min_p), 0, 1 },
             { "seed", "S", "the same seed gives the same answer; default a new one each time",
               CLI_FLAG_INT, offsetof(struct run_options, seed), 0, 9e15 },

@@ -43,9 +43,8 @@ static enum err_code serve_model_template(struct serve_model *m, struct server_m
     return code;
 }
 
-/* What the model's makers advise (GGUF general.sampling.*). */
-static enum err_code serve_model_sampling(const struct weights *w, struct server_sampling *s,
-                                          struct err *err)
+enum err_code serve_model_sampling(const struct weights *w, struct server_sampling *s,
+                                   struct err *err)
 {
     const struct {
         const char *key;

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import struct
 import subprocess
 
 import pytest
@@ -35,6 +36,31 @@ def test_the_same_seed_gives_the_same_ids_whatever_computes_them():
     for flags in (["--threads", "1"], ["--threads", "3"], ["--cpu-mask", "generic"], ["--cpu-mask", "avx2"], ["--kv-memory", "512M"]):
         assert run(*args, *flags)["ids"] == want["ids"], flags
     assert run(*args[:-1], "8")["ids"] != want["ids"]
+
+
+def advised(path, out, **floats):
+    """A copy of a GGUF file whose makers advise these general.sampling values. Keys go first; their length keeps the data aligned."""
+    def text(s):
+        return struct.pack("<Q", len(s)) + s
+
+    data = pathlib.Path(path).read_bytes()
+    new = b"".join(text(b"general.sampling." + k.encode()) + struct.pack("<If", 6, v) for k, v in floats.items())
+    pad = text(b"general.pad") + struct.pack("<I", 8)  # a string that fills up to the alignment
+    new += pad + text(b"x" * (-(len(new) + len(pad) + 8) % 32))
+    n, = struct.unpack_from("<Q", data, 16)
+    out.write_bytes(data[:16] + struct.pack("<Q", n + len(floats) + 1) + new + data[24:])
+    return str(out)
+
+
+def test_the_models_advice_holds_where_no_flag_is_given(tmp_path):
+    greedy = advised(model("smollm2"), tmp_path / "greedy.gguf", temp=0.0)
+    ids = {tuple(json.loads(plumb("run", "--model", greedy, "--json", "--ctx", "256", "--max-tokens", "12", "--prompt", "A story:",
+                                  "--seed", str(seed), *flags).stdout)["ids"])
+           for seed in (1, 2, 3) for flags in ((), ("--temperature", "0"))}
+    assert ids == {tuple(run("--max-tokens", "12", "--prompt", "A story:", "--temperature", "0")["ids"])}
+    hot = [plumb("run", "--model", greedy, "--json", "--ctx", "256", "--max-tokens", "12", "--prompt", "A story:", "--seed", str(seed),
+                 "--temperature", "1.5").stdout for seed in (1, 2)]
+    assert json.loads(hot[0])["ids"] != json.loads(hot[1])["ids"]
 
 
 def test_what_is_printed_is_the_text():

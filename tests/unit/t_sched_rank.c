@@ -252,21 +252,27 @@ static void what_cannot_fit_alone_is_refused_with_numbers(void **state)
     world_stop(&w);
 }
 
+/* n choices of one prompt of n_prompt tokens that ends with the command; ids from 0 on, the first is the leader. */
+static void submit_choices(struct world *w, int n, int n_prompt, const char *command)
+{
+    struct sched_request *r[8];
+    static char text[TEXT_MAX];
+    memset(text, 'a', (size_t)n_prompt);
+    strcpy(text + n_prompt - (int)strlen(command), command);
+    for (req_id id = 0; id < (req_id)n; id++) {
+        r[id] = make_full(id, text, -1, NULL);
+        r[id]->leader = 0;
+    }
+    assert_int_equal(sched_submit(w->sched, r, n, NULL), ERR_OK);
+}
+
 /* Four choices of one prompt of 1,000 tokens: it is taken once, and its last token by each. */
 static void a_prompt_of_several_choices_is_computed_once(void **state)
 {
     struct world w = { .script = { .n_ctx = 2048, .max_step_rows = 64 } };
-    struct sched_request *r[4];
-    char text[1001];
-    memset(text, 'a', 1000);
-    memcpy(text + 1000 - 9, "!count 20", 10);
     world_start(&w, 4, 0);
     wait_ready(&w);
-    for (req_id id = 0; id < 4; id++) {
-        r[id] = make_full(id, text, -1, NULL);
-        r[id]->leader = 0;
-    }
-    assert_int_equal(sched_submit(w.sched, r, 4, NULL), ERR_OK);
+    submit_choices(&w, 4, 1000, "!count 20");
     wait_ended(&w, 4);
     for (req_id id = 0; id < 4; id++) {
         assert_outcome(id, FINISH_END, "01234567890123456789");
@@ -282,17 +288,9 @@ static void a_prompt_of_several_choices_is_computed_once(void **state)
 static void choices_outlive_the_one_that_computes_their_prompt(void **state)
 {
     struct world w = { .script = { .n_ctx = 4096, .max_step_rows = 64, .prompt_us = 300 } };
-    struct sched_request *r[3];
-    static char text[2001];
-    memset(text, 'a', 2000);
-    memcpy(text + 2000 - 8, "!count 9", 9);
     world_start(&w, 4, 0);
     wait_ready(&w);
-    for (req_id id = 0; id < 3; id++) {
-        r[id] = make_full(id, text, -1, NULL);
-        r[id]->leader = 0;
-    }
-    assert_int_equal(sched_submit(w.sched, r, 3, NULL), ERR_OK);
+    submit_choices(&w, 3, 2000, "!count 9");
     usleep(100000);
     assert_int_equal(sched_cancel(w.sched, 0), ERR_OK);
     wait_ended(&w, 3);
