@@ -106,7 +106,8 @@ static enum err_code int_binary(struct env *e, int op, const struct value *x, co
 {
     int64_t a, b, r = 0;
     bool is_over = true;
-    bool is_small = tmpl_as_int(x, &a) & tmpl_as_int(y, &b);
+    bool is_small = tmpl_as_int(x, &a);
+    is_small = tmpl_as_int(y, &b) && is_small;
     if (is_small && b == 0 && (op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD))
         return tmpl_fail(e, op == OP_DIV ? "ZeroDivisionError: division by zero"
                                          : "ZeroDivisionError: integer division or modulo by zero");
