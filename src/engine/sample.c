@@ -97,18 +97,23 @@ enum err_code sample_params_check(const struct sample_params *p, int32_t n_vocab
 
 /* --- logits --- */
 
+/* The greatest logit's id; *finite: whether all are (if not, the id may be any). */
+static int32_t sample_best(const struct sampler *s, const float *logits, bool *finite)
+{
+    if (s->be && s->be->ops->argmax)
+        return (int32_t)s->be->ops->argmax(s->be, logits, s->n_vocab, finite);
+    *finite = true;
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        *finite = *finite && isfinite(logits[i]);
+    return sample_argmax(logits, s->n_vocab);
+}
+
 /* The greatest logit's id. Errors: ERR_NUMERIC - one is not finite. */
 static enum err_code sample_scan(const struct sampler *s, const float *logits, int32_t *best,
                                  struct err *err)
 {
-    bool finite = true;
-    if (s->be && s->be->ops->argmax) {
-        *best = (int32_t)s->be->ops->argmax(s->be, logits, s->n_vocab, &finite);
-    } else {
-        *best = sample_argmax(logits, s->n_vocab);
-        for (int32_t i = 0; i < s->n_vocab; i++)
-            finite = finite && isfinite(logits[i]);
-    }
+    bool finite;
+    *best = sample_best(s, logits, &finite);
     if (finite)
         return ERR_OK;
     int32_t i = 0;
@@ -166,14 +171,6 @@ int32_t sample_argmax(const float *logits, int32_t n_vocab)
     return best;
 }
 
-static int32_t sample_best(const struct sampler *s, const float *logits)
-{
-    bool finite;
-    if (s->be && s->be->ops->argmax)
-        return (int32_t)s->be->ops->argmax(s->be, logits, s->n_vocab, &finite);
-    return sample_argmax(logits, s->n_vocab);
-}
-
 /* s->weights[i] = exp((logits[i] - max) / t); returns their sum, over four lanes (id mod 4) that are added as (0+1)+(2+3). */
 static double sample_weigh(const struct sampler *s, const float *logits, float max, float t)
 {
@@ -213,7 +210,8 @@ static float sample_log(const struct sample_softmax *m, float logit)
 
 float sample_logprob(struct sampler *s, const float *logits, int32_t id)
 {
-    float max = logits[sample_best(s, logits)];
+    bool finite;
+    float max = logits[sample_best(s, logits, &finite)];
     struct sample_softmax m = sample_softmax_of(s, logits, max);
     return sample_log(&m, logits[id]);
 }
@@ -533,11 +531,12 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
                            struct err *err)
 {
     int32_t best;
+    bool finite; /* a bias may exclude ids */
     enum err_code code = sample_scan(s, logits, &best, err);
     if (code)
         return code;
     if (sample_adjust(s, logits, p, ctx))
-        best = sample_best(s, logits);
+        best = sample_best(s, logits, &finite);
     float max = logits[best];
     if (max == -INFINITY)
         return err_set(err, ERR_NUMERIC, "no token is left to choose from: all %d are excluded",
@@ -570,21 +569,30 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
     return ERR_OK;
 }
 
-enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, int32_t n_top,
-                           struct engine_token *out, struct err *err)
+/* The log-softmax of logits as they are. Errors: ERR_NUMERIC. */
+static enum err_code sample_plain_softmax(struct sampler *s, const float *logits,
+                                          struct sample_softmax *out, struct err *err)
 {
     int32_t best;
     enum err_code code = sample_scan(s, logits, &best, err);
+    if (code == ERR_OK)
+        *out = sample_softmax_of(s, logits, logits[best]);
+    return code;
+}
+
+enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, int32_t n_top,
+                           struct engine_token *out, struct err *err)
+{
+    struct sample_softmax m;
+    enum err_code code = sample_plain_softmax(s, logits, &m, err);
     if (code)
         return code;
-    float max = logits[best];
-    struct sample_softmax m = sample_softmax_of(s, logits, max);
     out->id = id;
     out->logprob = sample_log(&m, logits[id]);
     out->n_top = 0;
     if (n_top > 0) {
         struct cands c;
-        cands_init(&c, s, logits, max);
+        cands_init(&c, s, logits, m.max);
         sample_capture(&c, &m, n_top, out);
     }
     return ERR_OK;
@@ -593,12 +601,10 @@ enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, i
 enum err_code sample_signal(struct sampler *s, const float *logits, const struct engine_signal *sig,
                             struct err *err)
 {
-    int32_t best;
-    enum err_code code = sample_scan(s, logits, &best, err);
+    struct sample_softmax m;
+    enum err_code code = sample_plain_softmax(s, logits, &m, err);
     if (code)
         return code;
-    float max = logits[best];
-    struct sample_softmax m = sample_softmax_of(s, logits, max);
     double minimum = (double)sig->minimum;
     memset(sig->bins, 0, (size_t)sig->n_bins * sizeof(*sig->bins));
     for (int32_t i = 0; i < s->n_vocab; i++) {
