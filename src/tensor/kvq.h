@@ -126,6 +126,20 @@ static inline size_t kvq_part_bytes(enum dtype type, int head_dim, int v)
     return v ? n : n + (8 * groups + 2 * (size_t)head_dim + 63) / 64 * 64;
 }
 
+/* The same of any cache type: the others store P positions of head_dim elements. */
+static inline size_t kv_part_bytes(enum dtype type, int head_dim, int v)
+{
+    if (kvq_is(type))
+        return kvq_part_bytes(type, head_dim, v);
+    return (size_t)head_dim * KV_PAGE_TOKENS * (size_t)dtype_info(type)->block_bytes;
+}
+
+/* K and V of one head in a page. */
+static inline size_t kv_head_bytes(enum dtype type, int head_dim)
+{
+    return kv_part_bytes(type, head_dim, 0) + kv_part_bytes(type, head_dim, 1);
+}
+
 /* The arrays of a part. */
 struct kvq_part {
     uint8_t *codes;

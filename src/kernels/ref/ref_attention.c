@@ -11,22 +11,9 @@
 
 #define P KV_PAGE_TOKENS
 
-/* Of K (v = 0) or V (v = 1) of one head in a page. */
-static size_t part_bytes(enum dtype type, int head_dim, int v)
-{
-    if (kvq_is(type))
-        return kvq_part_bytes(type, head_dim, v);
-    return (size_t)head_dim * P * (size_t)dtype_info(type)->block_bytes;
-}
-
-static size_t head_bytes(enum dtype type, int head_dim)
-{
-    return part_bytes(type, head_dim, 0) + part_bytes(type, head_dim, 1);
-}
-
 size_t ref_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
 {
-    return (size_t)n_kv_heads * head_bytes(type, head_dim);
+    return (size_t)n_kv_heads * kv_head_bytes(type, head_dim);
 }
 
 /* K (v = 0) or V (v = 1) of head g in the page of position pos. */
@@ -36,8 +23,8 @@ static uint8_t *page_part(const struct kv_layer *kv, const struct seq_view *s, i
     int32_t i = s->pages[pos / P];
     BUG_ON(i < 0 || i >= kv->n_pages);
     size_t heads = (size_t)i * (size_t)kv->n_kv_heads + (size_t)g;
-    return kv->data + heads * head_bytes(kv->type, kv->head_dim) +
-           (v ? part_bytes(kv->type, kv->head_dim, 0) : 0);
+    return kv->data + heads * kv_head_bytes(kv->type, kv->head_dim) +
+           (v ? kv_part_bytes(kv->type, kv->head_dim, 0) : 0);
 }
 
 /* Where element d of position j lies: K is transposed. Elements, or code bytes. */
