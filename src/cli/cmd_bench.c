@@ -1,39 +1,21 @@
 /* cmd_bench.c - tokens per second: prefill of a prompt and decoding one token at a time, with so many tokens in the cache before
- * (depths). Each number is the median of --repeat runs; the runs go round the depths, so that a slow minute of the machine hits
- * all alike. What is measured is what llama-bench -p, -n and -d measure. */
+ * (depths); steps of several rows; how fast memory is read. Each number is the median of --repeat rounds; a round measures
+ * everything once, so that a slow minute of the machine hits all alike. Prefill and decoding are what llama-bench -p, -n and -d
+ * measure. With --paced another program says when a round runs, so that rounds of several programs can take turns. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "cli/load.h"
-#include "engine/sample.h"
+#include "cli/bench.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define BENCH_DEPTHS_MAX 16
-#define BENCH_REPEAT_MAX 100
-#define BENCH_STEP_ROWS  512
+#define REPEAT_MAX 1000
 
 struct bench_options {
     struct load_options load;
-    int64_t prompt_tokens, gen_tokens, repeat;
-    const char *depth;
-    bool json;
-};
-
-struct bench_depth {
-    int32_t depth;
-    double prefill[BENCH_REPEAT_MAX], decode[BENCH_REPEAT_MAX]; /* tokens per second */
-};
-
-struct bench {
-    struct load load;
-    struct runner *runner;
-    struct bench_depth depths[BENCH_DEPTHS_MAX];
-    int n_depths;
-    int32_t *ids; /* [n_ctx] */
-    int32_t n_ctx;
+    int64_t prompt_tokens, gen_tokens, row_steps, repeat;
+    const char *depth, *rows;
+    bool bandwidth, paced, json;
 };
 
 static void bench_defaults(void *options)
@@ -41,19 +23,20 @@ static void bench_defaults(void *options)
     struct bench_options *o = options;
     o->prompt_tokens = 512;
     o->gen_tokens = 64;
+    o->row_steps = 16;
     o->repeat = 5;
     o->depth = "0";
 }
 
-/* "0,4096" into depths; false if it is no such list. */
-static bool bench_parse_depths(struct bench *b, const char *text)
+/* "0,4096" into out; false if it is no such list of numbers in [min, max]. */
+static bool bench_parse_list(struct bench_list *out, const char *text, long min, long max)
 {
     for (const char *p = text;; p++) {
         char *end;
         long v = strtol(p, &end, 10);
-        if (end == p || v < 0 || v > 1 << 24 || b->n_depths == BENCH_DEPTHS_MAX)
+        if (end == p || v < min || v > max || out->n == BENCH_LIST_MAX)
             return false;
-        b->depths[b->n_depths++].depth = (int32_t)v;
+        out->v[out->n++] = (int32_t)v;
         if (*end == '\0')
             return true;
         if (*end != ',')
@@ -62,173 +45,170 @@ static bool bench_parse_depths(struct bench *b, const char *text)
     }
 }
 
-/* Feed ids [from, to) of the fixed text; the last row's logits are computed, as a prompt's would be. */
-static enum err_code bench_feed(struct bench *b, int32_t seq, int32_t from, int32_t to,
-                                struct err *err)
+/* --- output --- */
+
+/* The measurements of a round, or their medians, as members of a JSON object. */
+static void bench_print_json(const struct bench_plan *p, const struct bench_round *r)
 {
-    enum err_code code = ERR_OK;
-    struct runner_item item = { .seq = seq };
-    for (int32_t at = from; at < to && !code; at += item.n) {
-        item.ids = b->ids + at;
-        item.n = to - at < BENCH_STEP_ROWS ? to - at : BENCH_STEP_ROWS;
-        item.n_out = at + item.n == to;
-        code = runner_step(b->runner, &item, 1, err);
+    printf("\"depths\":[");
+    for (int i = 0; i < p->depths.n; i++)
+        printf("%s{\"depth\":%d,\"prefill\":%.3f,\"decode\":%.3f}", i ? "," : "", p->depths.v[i],
+               r->prefill[i], r->decode[i]);
+    printf("],\"rows\":[");
+    for (int i = 0; i < p->rows.n; i++)
+        printf("%s{\"rows\":%d,\"step_us\":%.1f}", i ? "," : "", p->rows.v[i], r->step_us[i]);
+    printf("],\"bandwidth\":%.0f", r->bandwidth);
+}
+
+static void bench_print_head(const struct load *l, const struct bench *b)
+{
+    printf("\"model\":\"%s\",\"backend\":\"%s\",\"load_seconds\":%.3f,\"load_us\":{\"file\":%lld,"
+           "\"text\":%lld,\"weights\":%lld},\"weight_bytes\":%zu,\"token_bytes\":%zu,"
+           "\"cache_bytes\":%zu",
+           l->id, l->be->ops->name, (double)l->load_us / 1e6, (long long)l->file_us,
+           (long long)l->text_us, (long long)l->weights_us, l->model->weight_bytes,
+           bench_bytes_per_token(l->model), bench_cache_bytes(b));
+}
+
+static void bench_print_text(const struct load *l, const struct bench_plan *p,
+                             const struct bench_round *r, int n)
+{
+    printf("%s on %s, loaded in %.2f s (file %.2f, tokenizer %.2f, weights %.2f); medians of %d\n",
+           l->id, l->be->ops->name, (double)l->load_us / 1e6, (double)l->file_us / 1e6,
+           (double)l->text_us / 1e6, (double)l->weights_us / 1e6, n);
+    printf("   depth  prefill t/s   decode t/s\n");
+    for (int i = 0; i < p->depths.n; i++)
+        printf("%8d %12.2f %12.2f\n", p->depths.v[i], r->prefill[i], r->decode[i]);
+    if (p->rows.n)
+        printf("    rows      step ms  to the first\n");
+    for (int i = 0; i < p->rows.n; i++)
+        printf("%8d %12.2f %12.2f\n", p->rows.v[i], r->step_us[i] / 1e3,
+               r->step_us[i] / r->step_us[0]);
+    if (r->bandwidth > 0)
+        printf("memory is read at %.1f GB/s; decoding at depth %d reads %.1f GB/s, %.0f %% of it\n",
+               r->bandwidth / 1e9, p->depths.v[0],
+               r->decode[0] * (double)bench_bytes_per_token(l->model) / 1e9,
+               r->decode[0] * (double)bench_bytes_per_token(l->model) * 100 / r->bandwidth);
+}
+
+/* --- rounds --- */
+
+/* Every field of a round is a double, so the medians go field by field. */
+#define ROUND_FIELDS (sizeof(struct bench_round) / sizeof(double))
+
+static struct bench_round bench_medians(const struct bench_round *all, int n)
+{
+    struct bench_round out;
+    double v[REPEAT_MAX];
+    for (size_t f = 0; f < ROUND_FIELDS; f++) {
+        for (int i = 0; i < n; i++)
+            v[i] = ((const double *)(const void *)&all[i])[f];
+        ((double *)(void *)&out)[f] = bench_median(v, n);
     }
-    return code;
+    return out;
 }
 
-/* Back to depth tokens: by truncation where the windows allow it, else from the start. */
-static enum err_code bench_rewind(struct bench *b, int32_t seq, int32_t depth, struct err *err)
-{
-    if (runner_can_truncate(b->runner, seq, depth)) {
-        runner_truncate(b->runner, seq, depth);
-        return ERR_OK;
-    }
-    runner_rewind(b->runner, seq);
-    enum err_code code = runner_reserve(b->runner, seq, b->n_ctx, err);
-    return code ? code : bench_feed(b, seq, 0, depth, err);
-}
-
-static enum err_code bench_decode(struct bench *b, int32_t seq, int32_t depth, int32_t n,
-                                  struct err *err)
-{
-    enum err_code code = ERR_OK;
-    struct runner_item item = { .seq = seq, .n = 1, .n_out = 1 };
-    int32_t id = b->ids[depth];
-    for (int32_t i = 0; i < n && !code; i++) {
-        item.ids = &id;
-        code = runner_step(b->runner, &item, 1, err);
-        if (!code)
-            id = sample_argmax(item.logits, (int32_t)b->load.model->n_vocab);
-    }
-    return code;
-}
-
-/* One run at one depth. */
-static enum err_code bench_once(struct bench *b, const struct bench_options *o,
-                                struct bench_depth *d, int round, struct err *err)
-{
-    int32_t seq, n_prompt = (int32_t)o->prompt_tokens, n_gen = (int32_t)o->gen_tokens;
-    enum err_code code = runner_open(b->runner, &seq, err);
-    if (code)
-        return code;
-    code = runner_reserve(b->runner, seq, b->n_ctx, err);
-    if (!code)
-        code = bench_feed(b, seq, 0, d->depth, err);
-    int64_t t = clock_us();
-    if (!code)
-        code = bench_feed(b, seq, d->depth, d->depth + n_prompt, err);
-    d->prefill[round] = (double)n_prompt * 1e6 / (double)(clock_us() - t + 1);
-    if (!code)
-        code = bench_rewind(b, seq, d->depth, err);
-    t = clock_us();
-    if (!code)
-        code = bench_decode(b, seq, d->depth, n_gen, err);
-    d->decode[round] = (double)n_gen * 1e6 / (double)(clock_us() - t + 1);
-    runner_close(b->runner, seq);
-    return code;
-}
-
-static int bench_by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double bench_median(const double *v, int n)
-{
-    double sorted[BENCH_REPEAT_MAX];
-    memcpy(sorted, v, (size_t)n * sizeof(*v));
-    qsort(sorted, (size_t)n, sizeof(*sorted), bench_by_size);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-static void bench_print(const struct bench *b, const struct bench_options *o)
+static enum err_code bench_repeat(struct load *l, struct bench *b, const struct bench_plan *p,
+                                  const struct bench_options *o, struct err *err)
 {
     int n = (int)o->repeat;
-    double load_s = (double)b->load.load_us / 1e6;
-    if (o->json)
-        printf("{\"model\":\"%s\",\"backend\":\"%s\",\"load_seconds\":%.3f,\"weight_bytes\":%zu,"
-               "\"prompt_tokens\":%lld,\"gen_tokens\":%lld,\"repeat\":%d,\"depths\":[",
-               b->load.id, b->load.be->ops->name, load_s, b->load.model->weight_bytes,
-               (long long)o->prompt_tokens, (long long)o->gen_tokens, n);
-    else
-        printf("%s on %s, loaded in %.2f s; medians of %d\n   depth  prefill t/s   decode t/s\n",
-               b->load.id, b->load.be->ops->name, load_s, n);
-    for (int i = 0; i < b->n_depths; i++) {
-        const struct bench_depth *d = &b->depths[i];
-        printf(o->json ? "%s{\"depth\":%d,\"prefill\":%.2f,\"decode\":%.2f}"
-                       : "%s%8d %12.2f %12.2f\n",
-               o->json && i ? "," : "", d->depth, bench_median(d->prefill, n),
-               bench_median(d->decode, n));
+    enum err_code code = ERR_OK;
+    struct bench_round *all = mem_alloc(MEM_CAT_BASE, (size_t)n * sizeof(*all));
+    for (int i = 0; i < n && !code; i++)
+        code = bench_once(b, &all[i], err);
+    if (!code) {
+        struct bench_round r = bench_medians(all, n);
+        if (o->json) {
+            printf("{");
+            bench_print_head(l, b);
+            printf(",\"prompt_tokens\":%d,\"gen_tokens\":%d,\"repeat\":%d,", p->prompt_tokens,
+                   p->gen_tokens, n);
+            bench_print_json(p, &r);
+            printf("}\n");
+        } else {
+            bench_print_text(l, p, &r, n);
+        }
     }
-    if (o->json)
-        printf("]}\n");
+    mem_free(MEM_CAT_BASE, all);
+    return code;
 }
 
-static enum err_code bench_measure(struct bench *b, const struct bench_options *o, struct err *err)
+/* A first line tells of the model; then one line of JSON for each line read, until there is no more. */
+static enum err_code bench_paced(struct load *l, struct bench *b, const struct bench_plan *p,
+                                 struct err *err)
 {
-    int64_t deepest = 0,
-            longest = o->prompt_tokens > o->gen_tokens ? o->prompt_tokens : o->gen_tokens;
-    for (int i = 0; i < b->n_depths; i++)
-        deepest = b->depths[i].depth > deepest ? b->depths[i].depth : deepest;
-    struct runner_options ro = { .model = b->load.model,
-                                 .n_ctx = deepest + longest + 1,
-                                 .kv_bytes = o->load.kv_memory,
-                                 .max_seqs = 1,
-                                 .max_rows = BENCH_STEP_ROWS,
-                                 .max_out = 1,
-                                 .cache_type = b->load.cache_type };
-    if (ro.kv_bytes == 0)
-        ro.kv_bytes = load_kv_default();
-    enum err_code code = runner_new(&ro, &b->runner, err);
-    if (code)
-        return code;
-    b->n_ctx = b->runner->n_ctx;
-    b->ids = mem_alloc(MEM_CAT_BASE, (size_t)b->n_ctx * sizeof(*b->ids));
-    for (int32_t i = 0; i < b->n_ctx; i++)
-        b->ids[i] = (int32_t)((int64_t)i * 7919 % (b->load.model->n_vocab * 9 / 10));
-    for (int round = 0; round < o->repeat && !code; round++)
-        for (int i = 0; i < b->n_depths && !code; i++)
-            code = bench_once(b, o, &b->depths[i], round, err);
-    return code;
+    struct bench_round r;
+    int c;
+    printf("{");
+    bench_print_head(l, b);
+    printf("}\n");
+    fflush(stdout);
+    while ((c = getchar()) != EOF) {
+        if (c != '\n')
+            continue;
+        enum err_code code = bench_once(b, &r, err);
+        if (code)
+            return code;
+        printf("{");
+        bench_print_json(p, &r);
+        printf("}\n");
+        fflush(stdout);
+    }
+    return ERR_OK;
 }
 
 static int bench_run(void *options)
 {
     const struct bench_options *o = options;
-    struct bench b = { 0 };
+    struct bench_plan plan = { .prompt_tokens = (int32_t)o->prompt_tokens,
+                               .gen_tokens = (int32_t)o->gen_tokens,
+                               .row_steps = (int32_t)o->row_steps,
+                               .has_bandwidth = o->bandwidth };
+    struct load l = { 0 };
+    struct bench *b = NULL;
     struct err err;
-    if (!bench_parse_depths(&b, o->depth))
+    if (!bench_parse_list(&plan.depths, o->depth, 0, 1 << 24))
         return cli_usage("bench", "--depth: '%s' is not a list of up to %d numbers such as 0,4096",
-                         o->depth, BENCH_DEPTHS_MAX);
+                         o->depth, BENCH_LIST_MAX);
+    if (o->rows && !bench_parse_list(&plan.rows, o->rows, 1, BENCH_ROWS_MAX))
+        return cli_usage("bench",
+                         "--rows: '%s' is not a list of up to %d numbers from 1 to %d such as 1,16",
+                         o->rows, BENCH_LIST_MAX, BENCH_ROWS_MAX);
     log_set_level(LOG_LEVEL_WARN);
-    enum err_code code = load_open(&b.load, &o->load, &err);
+    enum err_code code = load_open(&l, &o->load, &err);
     if (!code)
-        code = bench_measure(&b, o, &err);
+        code = bench_new(&l, &plan, &b, &err);
     if (!code)
-        bench_print(&b, o);
-    runner_free(b.runner);
-    mem_free(MEM_CAT_BASE, b.ids);
-    load_close(&b.load);
+        code = o->paced ? bench_paced(&l, b, &plan, &err) : bench_repeat(&l, b, &plan, o, &err);
+    bench_free(b);
+    load_close(&l);
     return code ? cli_fail("bench", &err) : 0;
 }
 
 const struct cli_verb cmd_bench = {
     .name = "bench",
     .summary = "measure tokens per second of prefill and decoding",
-    .usage = "--model M [--prompt-tokens 512] [--gen-tokens 64] [--depth 0,4096] [--json]",
+    .usage = "--model M [--prompt-tokens 512] [--gen-tokens 64] [--depth 0,4096] [--rows 1,4,16]"
+             " [--bandwidth] [--json]",
     .flags =
         (const struct cli_flag[]){
             LOAD_FLAGS(struct bench_options, load),
-            { "prompt-tokens", "N", "tokens of the prefill; default 512", CLI_FLAG_INT,
-              offsetof(struct bench_options, prompt_tokens), 1, 1 << 24 },
-            { "gen-tokens", "N", "tokens decoded; default 64", CLI_FLAG_INT,
-              offsetof(struct bench_options, gen_tokens), 1, 1 << 20 },
+            { "prompt-tokens", "N", "tokens of the prefill; 0 = leave it out; default 512",
+              CLI_FLAG_INT, offsetof(struct bench_options, prompt_tokens), 0, 1 << 24 },
+            { "gen-tokens", "N", "tokens decoded; 0 = leave it out; default 64", CLI_FLAG_INT,
+              offsetof(struct bench_options, gen_tokens), 0, 1 << 20 },
             { "depth", "N,...", "tokens in the cache before; default 0", CLI_FLAG_STRING,
               offsetof(struct bench_options, depth), 0, 0 },
-            { "repeat", "N", "runs of which the median is told; default 5", CLI_FLAG_INT,
-              offsetof(struct bench_options, repeat), 1, BENCH_REPEAT_MAX },
+            { "rows", "N,...", "time steps of so many sequences, a token each; default none",
+              CLI_FLAG_STRING, offsetof(struct bench_options, rows), 0, 0 },
+            { "row-steps", "N", "steps of each kind in a round; default 16", CLI_FLAG_INT,
+              offsetof(struct bench_options, row_steps), 1, 1000 },
+            { "bandwidth", NULL, "read memory too, and tell what share of its speed decoding has",
+              CLI_FLAG_BOOL, offsetof(struct bench_options, bandwidth), 0, 0 },
+            { "repeat", "N", "rounds of which the median is told; default 5", CLI_FLAG_INT,
+              offsetof(struct bench_options, repeat), 1, REPEAT_MAX },
+            { "paced", NULL, "one round, as a line of JSON, for each line on stdin", CLI_FLAG_BOOL,
+              offsetof(struct bench_options, paced), 0, 0 },
             { "json", NULL, "print one JSON object", CLI_FLAG_BOOL,
               offsetof(struct bench_options, json), 0, 0 },
             { 0 },

@@ -116,16 +116,21 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     enum err_code code = load_cache_type(l, err);
     if (!code)
         code = load_file(l, err);
+    l->file_us = clock_us() - start;
+    int64_t t = clock_us();
     if (!code)
         code = load_tokenizer(l->weights, &l->tokenizer, err);
+    l->text_us = clock_us() - t;
     if (!code)
         code = load_backend(l, err);
+    t = clock_us();
     if (!code) {
         struct model_load_options mo = { .weights = l->weights, .be = l->be, .ctx = l };
         if (isatty(STDERR_FILENO))
             mo.on_tensor = load_progress;
         code = model_load(&mo, &l->model, err);
     }
+    l->weights_us = clock_us() - t;
     if (!code)
         code = load_token_bytes(l, err);
     if (code)

@@ -80,7 +80,8 @@ struct load {
     struct template *chat_template;   /* NULL until load_chat, and where the file has none */
     struct json_doc template_own;     /* the template's variables that are the program's */
     enum dtype cache_type;
-    int64_t load_us; /* time that load_open took */
+    int64_t load_us;                      /* time that load_open took, and of it: */
+    int64_t file_us, text_us, weights_us; /* opening the file, the tokenizer, packing the weights */
     /* private to load.c */
     const struct load_options *o;
 };

@@ -19,8 +19,8 @@ def model(name):
     return str(fetched_model(name))
 
 
-def plumb(*args, timeout=900):
-    return subprocess.run([PLUMB, *args], capture_output=True, timeout=timeout, stdin=subprocess.DEVNULL)
+def plumb(*args, timeout=900, stdin=b""):
+    return subprocess.run([PLUMB, *args], capture_output=True, timeout=timeout, input=stdin)
 
 
 def run(*args, name="smollm2"):
@@ -153,3 +153,24 @@ def test_bench_tells_both_speeds_at_each_depth():
     assert [d["depth"] for d in out["depths"]] == [0, 64]
     assert all(d["prefill"] > 0 and d["decode"] > 0 for d in out["depths"]) and out["load_seconds"] > 0
     assert plumb("bench", "--depth", "1,x").returncode == 2
+    assert plumb("bench", "--rows", "0").returncode == 2
+    assert plumb("bench", "--rows", "65").returncode == 2
+
+
+def test_bench_times_wide_steps_and_the_memory():
+    r = plumb("bench", "--model", model("smollm2"), "--prompt-tokens", "0", "--gen-tokens", "4", "--rows", "1,16", "--row-steps", "3",
+              "--bandwidth", "--repeat", "1", "--json")
+    assert r.returncode == 0, r.stderr
+    out = json.loads(r.stdout)
+    one, wide = out["rows"]
+    assert (one["rows"], wide["rows"]) == (1, 16) and wide["step_us"] > one["step_us"] > 0
+    assert 1e8 < out["bandwidth"] < 1e13 and out["depths"][0]["prefill"] == 0 < out["depths"][0]["decode"]
+    assert 90e6 < out["token_bytes"] <= out["weight_bytes"] < 110e6
+
+
+def test_paced_bench_runs_a_round_for_each_line():
+    r = plumb("bench", "--model", model("smollm2"), "--prompt-tokens", "8", "--gen-tokens", "2", "--paced", stdin=b"\n\n")
+    assert r.returncode == 0, r.stderr
+    head, *rounds = map(json.loads, r.stdout.splitlines())
+    assert head["weight_bytes"] > 0 and head["load_us"]["weights"] > 0
+    assert len(rounds) == 2 and all(x["depths"][0]["decode"] > 0 for x in rounds)

@@ -1,0 +1,3 @@
+#include "kernels/cpu/read_speed_int.h"
+
+READ_SPEED_SUM(read_speed_sum_avx512)
