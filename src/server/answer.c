@@ -26,7 +26,8 @@ void answer_add(struct answer *a, const struct engine_token *token)
     int64_t start = a->shown + (int64_t)a->bytes.len;
     if (a->keeps_tokens) {
         bool is_inside = s.len > 0 && !answer_is_lead(s.data[0]) && a->n_chars > 0;
-        struct answer_token t = { *token, start, start + (int64_t)s.len, a->n_chars - is_inside };
+        struct answer_token t = { *token, start, start + (int64_t)s.len, a->n_chars - is_inside,
+                                  -1 };
         buf_add(&a->tokens, &t, sizeof(t));
         for (size_t i = 0; i < s.len; i++)
             a->n_chars += answer_is_lead(s.data[i]);
@@ -34,12 +35,30 @@ void answer_add(struct answer *a, const struct engine_token *token)
     buf_add(&a->bytes, s.data, s.len);
 }
 
+/* Tokens whose bytes are shown by now learn where their text ends: exactly, but where bytes were replaced. n: what became of the
+ * bytes from `from` on. */
+static void answer_mark_tokens(struct answer *a, int64_t from, size_t n, bool is_end)
+{
+    struct answer_token *t = (struct answer_token *)(void *)a->tokens.data;
+    size_t have = a->tokens.len / sizeof(*t), i = have;
+    while (i > 0 && t[i - 1].text_end < 0)
+        i--;
+    for (; i < have && (t[i].end <= a->shown || (is_end && t[i].start < a->shown)); i++) {
+        int64_t len = t[i].end - from;
+        t[i].text_end = a->n_text + (len > (int64_t)n ? (int64_t)n : len > 0 ? len : 0);
+    }
+    a->n_text += (int64_t)n;
+}
+
 void answer_show(struct answer *a, int64_t text_safe, bool is_end, struct buf *out)
 {
-    int64_t safe = text_safe - a->shown;
+    int64_t safe = text_safe - a->shown, from = a->shown;
+    size_t had = out->len;
     a->safe = text_safe;
-    if (safe <= 0)
+    if (safe <= 0) {
+        answer_mark_tokens(a, from, 0, is_end);
         return;
+    }
     size_t n = (size_t)safe < a->bytes.len ? (size_t)safe : a->bytes.len;
     n = utf8_complete_prefix(a->bytes.data, n);
     for (size_t i = 0; i < n;) {
@@ -56,6 +75,7 @@ void answer_show(struct answer *a, int64_t text_safe, bool is_end, struct buf *o
     }
     buf_drop(&a->bytes, n);
     a->shown += (int64_t)n;
+    answer_mark_tokens(a, from, out->len - had, is_end);
     if (is_end) /* half a code point, and what a stop string cut off */
         buf_drop(&a->bytes, a->bytes.len);
 }

@@ -13,12 +13,14 @@ struct answer_token { /* kept where logprobs are asked for */
     struct engine_token token;
     int64_t start, end;  /* bytes of the answer */
     int64_t text_offset; /* code points of the text before it */
+    int64_t text_end;    /* bytes of the shown text up to its end; -1 = not shown yet */
 };
 
 struct answer {
     const struct tokenizer *tokenizer;
     bool keeps_tokens;
     int64_t shown;     /* bytes of the answer behind us */
+    int64_t n_text;    /* ... and of the text that they became */
     int64_t safe;      /* bytes of it that may be shown */
     struct buf bytes;  /* what follows them */
     int64_t n_chars;   /* code points begun so far, with what was put before the answer */

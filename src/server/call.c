@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
-#include "base/utf8.h"
 #include "server/server_int.h"
 
 #include <stdio.h>
@@ -22,11 +21,10 @@ void call_free_if_over(struct call *call)
     struct server *s = call->server;
     if (call->conn || call->job || call->n_live > 0)
         return;
-    for (int32_t i = 0; i < call->n_legs; i++) {
-        answer_release(&call->legs[i].answer);
-        buf_release(&call->legs[i].text);
-    }
+    for (int32_t i = 0; i < call->n_legs; i++)
+        leg_release(&call->legs[i]);
     mem_free(MEM_CAT_REQUEST, call->legs);
+    mem_free(MEM_CAT_REQUEST, call->states);
     prepare_free(call->prepared);
     s->score_bytes -= call->score_bytes;
     *(call->prev ? &call->prev->next : &s->calls) = call->next;
@@ -78,7 +76,7 @@ void call_fail(struct call *call, const struct api_error *e)
                       e->status);
     if (call->is_streaming) {
         buf_reset(&s->out);
-        call->dialect->error(&s->out, e);
+        call->dialect->error(&s->out, &call->head, call->states, e);
         http_stream_add(c, s->out.data, s->out.len);
         http_stream_end(c);
     } else {
@@ -163,13 +161,10 @@ static void call_add_leg(struct call *call, int32_t index, int32_t prompt)
     struct server *s = call->server;
     struct leg *leg = &call->legs[index];
     struct sched_request *r = call->prepared->requests[index];
-    const char *echo = call->prepared->prompts[prompt].echo;
     while (s->legs[s->next_id % LIMIT_LIVE])
         s->next_id++;
     *leg = (struct leg){ .call = call, .index = index, .prompt = prompt, .id = s->next_id++ };
-    buf_init(&leg->text, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
-    answer_init(&leg->answer, s->model.tokenizer, call->head.n_logprobs >= 0,
-                echo ? (int64_t)utf8_count(echo, strlen(echo)) : 0);
+    leg_init(leg);
     s->legs[leg->id % LIMIT_LIVE] = leg;
     s->n_legs++;
     r->id = leg->id;
@@ -190,6 +185,7 @@ static void call_add_legs(struct call *call)
 {
     const struct prepared *p = call->prepared;
     call->legs = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->legs) * (size_t)p->n_choices);
+    call->states = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->states) * (size_t)p->n_choices);
     call->n_legs = p->n_choices;
     for (int32_t i = 0; i < p->n_prompts; i++)
         for (int32_t k = 0; k < p->prompts[i].n_choices; k++)

@@ -3,10 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
-#include "base/utf8.h"
 #include "server/server_int.h"
-
-#include <string.h>
 
 /* --- back-pressure --- */
 
@@ -39,47 +36,15 @@ void call_drained(void *arg, struct http_conn *c)
         call_resume_if_empty(call);
 }
 
-/* --- before the answer --- */
-
-/* What the prompt adds to a part: its scores, if they are asked for. */
-static void call_add_prompt(const struct leg *leg, struct dialect_choice *c)
-{
-    const struct prepared *p = leg->call->prepared;
-    const struct prepared_prompt *prompt = &p->prompts[leg->prompt];
-    if (!p->echoes_logprobs && p->n_prompt_logprobs < 0)
-        return;
-    c->prompt = prompt->scores;
-    c->n_prompt = prompt->n_tokens;
-    c->n_echo = prompt->echo ? (int64_t)utf8_count(prompt->echo, strlen(prompt->echo)) : 0;
-    c->echo_special = prompt->echo_special;
-}
-
-/* The echo and the scores of the prompt go out. */
-static void call_show_prompt(struct leg *leg)
-{
-    struct call *call = leg->call;
-    const struct prepared_prompt *prompt = &call->prepared->prompts[leg->prompt];
-    struct dialect_choice c = { .index = leg->index, .text = "" };
-    leg->is_shown = true;
-    call_add_prompt(leg, &c);
-    if (prompt->echo) {
-        c.text = prompt->echo;
-        c.n = strlen(prompt->echo);
-    }
-    if (prompt->echo || c.prompt)
-        call->dialect->text(&call->server->out, &call->head, &c);
-}
+/* --- the stream --- */
 
 void call_start(struct call *call)
 {
     struct server *s = call->server;
     call->is_streaming = call->prepared->is_stream;
     if (!call->is_streaming) {
-        for (int32_t i = 0; i < call->n_legs; i++) {
-            const char *echo = call->prepared->prompts[call->legs[i].prompt].echo;
-            if (echo)
-                buf_add_str(&call->legs[i].text, echo);
-        }
+        for (int32_t i = 0; i < call->n_legs; i++)
+            leg_show_prompt(&call->legs[i]);
         return;
     }
     char extra[LIMIT_IGNORED_BYTES + 128], headers[2048];
@@ -88,38 +53,28 @@ void call_start(struct call *call)
     http_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers);
     buf_reset(&s->out);
     for (int32_t i = 0; i < call->n_legs; i++) {
+        struct dialect_choice c = { .index = i };
         if (call->dialect->begin)
-            call->dialect->begin(&s->out, &call->head, i);
+            call->dialect->begin(&s->out, &call->head, &call->states[i], &c);
         if (!call->prepared->prompts[call->legs[i].prompt].scores)
-            call_show_prompt(&call->legs[i]); /* else when the scores are there */
+            leg_show_prompt(&call->legs[i]); /* else when the scores are there */
     }
     http_stream_add(call->conn, s->out.data, s->out.len);
 }
-
-/* --- parts of a stream --- */
 
 /* Write what the answer may show now, and its end. Nothing while it waits for the scores of its prompt. */
 static void call_write_leg(struct leg *leg)
 {
     struct call *call = leg->call;
-    struct server *s = call->server;
-    struct dialect_choice c = { .index = leg->index };
-    bool is_end = !leg->is_live;
+    struct dialect_choice end;
     if (!leg->is_shown || leg->is_ended)
         return;
-    buf_reset(&s->text);
-    answer_show(&leg->answer, leg->text_safe, is_end, &s->text);
-    c.tokens = answer_peek_tokens(&leg->answer, is_end, &c.n_tokens);
-    c.text = s->text.data;
-    c.n = s->text.len;
-    if (c.n > 0 || c.n_tokens > 0)
-        call->dialect->text(&s->out, &call->head, &c);
-    answer_drop_tokens(&leg->answer, c.n_tokens);
-    if (!is_end || leg->end.finish == FINISH_ERROR)
+    leg_show(leg);
+    if (leg->is_live || leg->end.finish == FINISH_ERROR)
         return;
-    struct dialect_choice end = { .index = leg->index, .finish = leg->end.finish };
-    call->dialect->end(&s->out, &call->head, &end);
     leg->is_ended = true;
+    if (leg_choice(leg, &end))
+        call->dialect->end(&call->server->out, &call->head, &call->states[leg->index], &end);
 }
 
 /* The first event of a prompt's first answer says that its scores are there: all its answers go on from here. */
@@ -130,7 +85,7 @@ static void call_write_held(struct leg *leg)
     if (leg->is_shown || leg->index != prompt->first)
         return;
     for (int32_t i = prompt->first; i < prompt->first + prompt->n_choices; i++) {
-        call_show_prompt(&call->legs[i]);
+        leg_show_prompt(&call->legs[i]);
         if (i != leg->index)
             call_write_leg(&call->legs[i]);
     }
@@ -147,7 +102,10 @@ static void call_mark_first_write(struct call *call)
 static bool call_may_send(struct call *call)
 {
     struct api_error e;
-    if (!call->server->out.failed)
+    bool is_lost = call->server->out.failed;
+    for (int32_t i = 0; i < call->n_legs; i++)
+        is_lost = is_lost || call->legs[i].text.failed || call->legs[i].parts.failed;
+    if (!is_lost)
         return true;
     api_error_set(&e, 500, NULL, NULL, "one part of the reply is over its limit of %d bytes",
                   LIMIT_REPLY_BYTES);
@@ -164,7 +122,7 @@ static void call_token(struct leg *leg, const struct sched_token *t)
     answer_add(&leg->answer, &t->token);
     leg->text_safe = t->text_safe;
     if (!call->is_streaming) {
-        answer_show(&leg->answer, t->text_safe, false, &leg->text);
+        leg_show(leg);
         return;
     }
     buf_reset(&s->out);
@@ -192,25 +150,25 @@ static struct http_conn *call_let_go(struct call *call, enum call_outcome outcom
     return c;
 }
 
+/* All answers as the end of the reply wants them. False: one is over its limit. */
+static bool call_choices(struct call *call, struct dialect_choice *out)
+{
+    bool is_fine = true;
+    for (int32_t i = 0; i < call->n_legs; i++)
+        is_fine = leg_choice(&call->legs[i], &out[i]) && is_fine;
+    return is_fine;
+}
+
 static void call_reply_whole(struct call *call)
 {
     struct server *s = call->server;
     struct dialect_choice choices[LIMIT_CHOICES];
     char extra[LIMIT_IGNORED_BYTES + 128];
-    bool is_lost = false;
-    for (int32_t i = 0; i < call->n_legs; i++) {
-        struct leg *leg = &call->legs[i];
-        struct dialect_choice *x = &choices[i];
-        *x = (struct dialect_choice){ .index = i, .text = leg->text.data, .n = leg->text.len };
-        x->tokens = answer_peek_tokens(&leg->answer, true, &x->n_tokens);
-        x->finish = leg->end.finish;
-        x->signal = &call->prepared->signal;
-        call_add_prompt(leg, x);
-        is_lost = is_lost || leg->text.failed || leg->answer.bytes.failed;
-    }
+    bool is_fine = call_choices(call, choices);
     buf_reset(&s->out);
-    call->dialect->whole(&s->out, &call->head, choices, call->n_legs, &call->usage);
-    if (is_lost || s->out.failed) {
+    if (is_fine)
+        call->dialect->whole(&s->out, &call->head, choices, call->n_legs, &call->usage);
+    if (!is_fine || s->out.failed) {
         struct api_error e;
         api_error_set(&e, 500, NULL, NULL, "the reply is over its limit of %d bytes: stream it",
                       LIMIT_REPLY_BYTES);
@@ -219,6 +177,18 @@ static void call_reply_whole(struct call *call)
     }
     call_extra_headers(call, extra, sizeof(extra));
     reply_body(call_let_go(call, CALL_OUTCOME_SUCCESS), &call->to, NULL, extra, &s->out);
+}
+
+/* The last of the stream: what comes after all answers. */
+static void call_close(struct call *call)
+{
+    struct server *s = call->server;
+    struct dialect_choice choices[LIMIT_CHOICES];
+    if (call->failure.status != 0)
+        call->dialect->error(&s->out, &call->head, call->states, &call->failure);
+    else if (call_choices(call, choices))
+        call->dialect->close(&s->out, &call->head, call->states, choices, call->n_legs,
+                             &call->usage);
 }
 
 /* One answer of a stream is whole or has failed. */
@@ -230,10 +200,8 @@ static void call_stream_end(struct leg *leg)
     buf_reset(&s->out);
     call_write_held(leg);
     call_write_leg(leg);
-    if (call->n_live == 0 && is_error)
-        call->dialect->error(&s->out, &call->failure);
-    else if (call->n_live == 0)
-        call->dialect->close(&s->out, &call->head, &call->usage);
+    if (call->n_live == 0)
+        call_close(call);
     if (!call_may_send(call))
         return;
     http_stream_add(call->conn, s->out.data, s->out.len);
@@ -283,7 +251,7 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
     } else if (call->conn && call->is_streaming) {
         call_stream_end(leg);
     } else if (call->conn) {
-        answer_show(&leg->answer, f->text_safe, true, &leg->text);
+        leg_show(leg);
         if (call->n_live == 0)
             call_reply_whole(call);
     }

@@ -1,4 +1,5 @@
-/* dialect.h - what an answer looks like on the wire: one descriptor per API. Pure writers, no state.
+/* dialect.h - what an answer looks like on the wire: one descriptor per API. Pure writers: what they have to remember of a stream
+ * is in struct dialect_state.
  *
  * Stream writers append whole server-sent events, `whole` one JSON object. */
 #ifndef PLUMB_SERVER_DIALECT_H
@@ -6,6 +7,7 @@
 
 #include "server/answer.h"
 #include "server/api_error.h"
+#include "server/split.h"
 
 struct dialect_head { /* the same in all parts of a reply */
     const char *id, *model, *fingerprint;
@@ -20,31 +22,63 @@ struct dialect_head { /* the same in all parts of a reply */
 
 struct dialect_usage {
     int64_t prompt_tokens, completion_tokens;
+    int64_t reasoning_tokens;     /* of the completion's */
+    int64_t cached_tokens;        /* of the prompt's */
     int64_t prompt_us, decode_us; /* summed over the answers */
 };
 
+/* What a dialect remembers of an answer's stream. All zero at its start; nobody else looks at it. */
+struct dialect_state {
+    int32_t n_blocks;    /* content blocks or output items begun so far */
+    bool is_open;        /* the last one has not ended */
+    enum part_kind open; /* what it holds */
+    int64_t
+        sequence; /* of the next event; only the first answer's counts where events are numbered through */
+    size_t n_text; /* bytes of the answer's parts before the open one */
+    char item_id[48];
+};
+
+/* An answer, or the part of one that is being told. */
 struct dialect_choice {
     int32_t index;
-    const char *text;
-    size_t n;
-    const struct answer_token *tokens; /* [n_tokens] if n_logprobs >= 0 */
+    const struct answer_token
+        *tokens; /* [n_tokens] if n_logprobs >= 0: those of the part's content */
     size_t n_tokens;
     /* Scores of the prompt, in the part that tells them; else NULL. */
     const struct engine_token *prompt; /* [n_prompt] */
     int32_t n_prompt;
-    int64_t n_echo;    /* code points of the prompt's text in `text` */
+    int64_t n_echo;    /* code points of the prompt's text in the part */
     bool echo_special; /* control tokens are part of that text */
     const struct engine_signal *signal;
+    /* `end`, `whole`, `close` */
     enum finish finish;
+    int32_t n_calls;         /* tool calls in the answer */
+    const char *stop_string; /* the one that ended it, or NULL */
+    /* `whole`, and `end` and `close` where the dialect collects: the answer so far. Neighbours of one kind are joined; a call is one
+     * part of kind PART_CALL_ARGUMENTS. */
+    const struct part *parts; /* [n_parts] */
+    size_t n_parts;
 };
 
 struct dialect {
     const char *id_prefix;
-    void (*begin)(struct buf *out, const struct dialect_head *h, int32_t index); /* may be NULL */
-    void (*text)(struct buf *out, const struct dialect_head *h, const struct dialect_choice *c);
-    void (*end)(struct buf *out, const struct dialect_head *h, const struct dialect_choice *c);
-    void (*close)(struct buf *out, const struct dialect_head *h, const struct dialect_usage *u);
-    void (*error)(struct buf *out, const struct api_error *e); /* ends the stream */
+    bool collects; /* `end` and `close` are given the parts again */
+    /* Of an answer's stream. begin may be NULL. part: called with c's tokens and prompt scores (a content part with n = 0 may carry
+     * only those). end: not called for an answer that failed. */
+    void (*begin)(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                  const struct dialect_choice *c);
+    void (*part)(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                 const struct dialect_choice *c, const struct part *p);
+    void (*end)(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                const struct dialect_choice *c);
+    /* Of the whole stream: all answers have ended; or an error ends it (st may be NULL: nothing was streamed). c and st: [n]. */
+    void (*close)(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                  const struct dialect_choice *c, int32_t n, const struct dialect_usage *u);
+    void (*error)(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                  const struct api_error *e);
+    /* Something that counts as activity while nothing can be sent. NULL: a comment. */
+    void (*keep_alive)(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                       int32_t n);
     void (*whole)(struct buf *out, const struct dialect_head *h, const struct dialect_choice *c,
                   int32_t n, const struct dialect_usage *u);
 };

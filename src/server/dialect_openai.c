@@ -1,12 +1,15 @@
 /* dialect_openai.c - chat.completion, chat.completion.chunk and text_completion objects. */
 #include "server/dialect.h"
+#include "server/limits.h"
 #include "json/json.h"
 
 #include <stdio.h>
 
-static const char *openai_finish(enum finish f)
+static const char *openai_finish(const struct dialect_choice *c)
 {
-    return f == FINISH_LENGTH ? "length" : "stop";
+    if (c->n_calls > 0 && c->finish != FINISH_LENGTH)
+        return "tool_calls";
+    return c->finish == FINISH_LENGTH ? "length" : "stop";
 }
 
 /* --- parts --- */
@@ -54,7 +57,12 @@ static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
     json_key(w, "prompt_tokens_details");
     json_begin_object(w);
     json_key(w, "cached_tokens");
-    json_int(w, 0);
+    json_int(w, u->cached_tokens);
+    json_end_object(w);
+    json_key(w, "completion_tokens_details");
+    json_begin_object(w);
+    json_key(w, "reasoning_tokens");
+    json_int(w, u->reasoning_tokens);
     json_end_object(w);
     json_end_object(w);
     json_key(w, "timings");
@@ -64,13 +72,13 @@ static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
     json_end_object(w);
 }
 
-static void openai_finish_reason(struct json_writer *w, enum finish f)
+static void openai_finish_reason(struct json_writer *w, const struct dialect_choice *c)
 {
     json_key(w, "finish_reason");
-    if (f == FINISH_NONE)
+    if (c->finish == FINISH_NONE)
         json_null(w);
     else
-        json_str(w, openai_finish(f));
+        json_str(w, openai_finish(c));
 }
 
 static void openai_event_begin(struct buf *out, struct json_writer *w)
@@ -108,7 +116,8 @@ static void openai_close(struct buf *out, const struct dialect_head *h,
     buf_add_str(out, "data: [DONE]\n\n");
 }
 
-static void openai_error(struct buf *out, const struct api_error *e)
+static void openai_error(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                         const struct api_error *e)
 {
     buf_add_str(out, "data: ");
     api_error_write(out, e);
@@ -119,9 +128,56 @@ static void openai_error(struct buf *out, const struct api_error *e)
 
 #define CHAT_CHUNK "chat.completion.chunk"
 
-/* text NULL: no delta. */
+/* A tool call, or a piece of one. Of a stream the first piece has id and name, the others only more of the arguments. */
+static void openai_call(struct json_writer *w, const struct part *p, bool is_stream)
+{
+    bool has_head = !is_stream || p->kind == PART_CALL_BEGIN;
+    json_begin_object(w);
+    if (is_stream) {
+        json_key(w, "index");
+        json_int(w, p->call);
+    }
+    if (has_head) {
+        json_key(w, "id");
+        json_str(w, p->id);
+        json_key(w, "type");
+        json_str(w, "function");
+    }
+    json_key(w, "function");
+    json_begin_object(w);
+    if (has_head) {
+        json_key(w, "name");
+        json_str(w, p->name);
+    }
+    json_key(w, "arguments");
+    json_strn(w, p->kind == PART_CALL_BEGIN ? "" : p->text, p->n);
+    json_end_object(w);
+    json_end_object(w);
+}
+
+static void openai_delta(struct json_writer *w, const struct part *p)
+{
+    switch (p->kind) {
+    case PART_REASONING:
+    case PART_CONTENT:
+        json_key(w, p->kind == PART_CONTENT ? "content" : "reasoning_content");
+        json_strn(w, p->text, p->n);
+        break;
+    case PART_CALL_BEGIN:
+    case PART_CALL_ARGUMENTS:
+        json_key(w, "tool_calls");
+        json_begin_array(w);
+        openai_call(w, p, true);
+        json_end_array(w);
+        break;
+    case PART_CALL_END:
+        break;
+    }
+}
+
+/* p NULL: an empty delta. */
 static void openai_chat_chunk(struct buf *out, const struct dialect_head *h,
-                              const struct dialect_choice *c, bool has_role)
+                              const struct dialect_choice *c, const struct part *p, bool has_role)
 {
     struct json_writer w;
     openai_event_begin(out, &w);
@@ -137,38 +193,95 @@ static void openai_chat_chunk(struct buf *out, const struct dialect_head *h,
         json_key(&w, "role");
         json_str(&w, "assistant");
     }
-    if (c->text) {
-        json_key(&w, "content");
-        json_strn(&w, c->text, c->n);
-    }
+    if (p)
+        openai_delta(&w, p);
     json_end_object(&w);
-    if (c->text && !has_role) {
+    if (p && p->kind == PART_CONTENT && !has_role) {
         dialect_chat_logprobs(&w, h, c);
     } else {
         json_key(&w, "logprobs");
         json_null(&w);
     }
-    openai_finish_reason(&w, c->finish);
+    openai_finish_reason(&w, c);
     json_end_object(&w);
     openai_event_end(out, &w, h);
 }
 
-static void openai_chat_begin(struct buf *out, const struct dialect_head *h, int32_t index)
+static void openai_chat_begin(struct buf *out, const struct dialect_head *h,
+                              struct dialect_state *st, const struct dialect_choice *c)
 {
-    struct dialect_choice c = { .index = index, .text = "" };
-    openai_chat_chunk(out, h, &c, true);
+    static const struct part empty = { .kind = PART_CONTENT, .text = "" };
+    openai_chat_chunk(out, h, c, &empty, true);
 }
 
-static void openai_chat_delta(struct buf *out, const struct dialect_head *h,
-                              const struct dialect_choice *c)
+static void openai_chat_part(struct buf *out, const struct dialect_head *h,
+                             struct dialect_state *st, const struct dialect_choice *c,
+                             const struct part *p)
 {
-    openai_chat_chunk(out, h, c, false);
+    if (p->kind != PART_CALL_END)
+        openai_chat_chunk(out, h, c, p, false);
+}
+
+static void openai_chat_end(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                            const struct dialect_choice *c)
+{
+    openai_chat_chunk(out, h, c, NULL, false);
 }
 
 static void openai_chat_close(struct buf *out, const struct dialect_head *h,
+                              struct dialect_state *st, const struct dialect_choice *c, int32_t n,
                               const struct dialect_usage *u)
 {
     openai_close(out, h, u, CHAT_CHUNK);
+}
+
+/* The parts of that kind, one after the other. */
+static void openai_joined(struct json_writer *w, const struct dialect_choice *c,
+                          enum part_kind kind)
+{
+    struct buf text;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
+    for (size_t i = 0; i < c->n_parts; i++)
+        if (c->parts[i].kind == kind)
+            buf_add(&text, c->parts[i].text, c->parts[i].n);
+    json_strn(w, text.data, text.len);
+    buf_release(&text);
+}
+
+static bool openai_has(const struct dialect_choice *c, enum part_kind kind)
+{
+    for (size_t i = 0; i < c->n_parts; i++)
+        if (c->parts[i].kind == kind)
+            return true;
+    return false;
+}
+
+/* content is null only where there are calls and nothing else. */
+static void openai_message(struct json_writer *w, const struct dialect_choice *c)
+{
+    json_begin_object(w);
+    json_key(w, "role");
+    json_str(w, "assistant");
+    json_key(w, "content");
+    if (c->n_calls > 0 && !openai_has(c, PART_CONTENT))
+        json_null(w);
+    else
+        openai_joined(w, c, PART_CONTENT);
+    if (openai_has(c, PART_REASONING)) {
+        json_key(w, "reasoning_content");
+        openai_joined(w, c, PART_REASONING);
+    }
+    json_key(w, "refusal");
+    json_null(w);
+    if (c->n_calls > 0) {
+        json_key(w, "tool_calls");
+        json_begin_array(w);
+        for (size_t i = 0; i < c->n_parts; i++)
+            if (c->parts[i].kind == PART_CALL_ARGUMENTS)
+                openai_call(w, &c->parts[i], false);
+        json_end_array(w);
+    }
+    json_end_object(w);
 }
 
 static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
@@ -185,16 +298,9 @@ static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
         json_key(&w, "index");
         json_int(&w, c[i].index);
         json_key(&w, "message");
-        json_begin_object(&w);
-        json_key(&w, "role");
-        json_str(&w, "assistant");
-        json_key(&w, "content");
-        json_strn(&w, c[i].text, c[i].n);
-        json_key(&w, "refusal");
-        json_null(&w);
-        json_end_object(&w);
+        openai_message(&w, &c[i]);
         dialect_chat_logprobs(&w, h, &c[i]);
-        openai_finish_reason(&w, c[i].finish);
+        openai_finish_reason(&w, &c[i]);
         json_end_object(&w);
     }
     json_end_array(&w);
@@ -205,8 +311,8 @@ static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
 const struct dialect dialect_chat = {
     .id_prefix = "chatcmpl-",
     .begin = openai_chat_begin,
-    .text = openai_chat_delta,
-    .end = openai_chat_delta,
+    .part = openai_chat_part,
+    .end = openai_chat_end,
     .close = openai_chat_close,
     .error = openai_error,
     .whole = openai_chat_whole,
@@ -214,38 +320,47 @@ const struct dialect dialect_chat = {
 
 /* --- completions --- */
 
+/* p NULL: an empty text, the end. */
 static void openai_text_choice(struct json_writer *w, const struct dialect_head *h,
-                               const struct dialect_choice *c)
+                               const struct dialect_choice *c, const struct part *p)
 {
     json_begin_object(w);
     json_key(w, "text");
-    json_strn(w, c->text ? c->text : "", c->n);
+    json_strn(w, p ? p->text : "", p ? p->n : 0);
     json_key(w, "index");
     json_int(w, c->index);
-    if (c->text) {
+    if (p) {
         dialect_text_logprobs(w, h, c);
     } else {
         json_key(w, "logprobs");
         json_null(w);
     }
     dialect_prompt_logprobs(w, h, c);
-    openai_finish_reason(w, c->finish);
+    openai_finish_reason(w, c);
     json_end_object(w);
 }
 
-static void openai_text_chunk(struct buf *out, const struct dialect_head *h,
-                              const struct dialect_choice *c)
+static void openai_text_part(struct buf *out, const struct dialect_head *h,
+                             struct dialect_state *st, const struct dialect_choice *c,
+                             const struct part *p)
 {
     struct json_writer w;
     openai_event_begin(out, &w);
     openai_head(&w, h, "text_completion");
     json_key(&w, "choices");
     json_begin_array(&w);
-    openai_text_choice(&w, h, c);
+    openai_text_choice(&w, h, c, p);
     openai_event_end(out, &w, h);
 }
 
+static void openai_text_end(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
+                            const struct dialect_choice *c)
+{
+    openai_text_part(out, h, st, c, NULL);
+}
+
 static void openai_text_close(struct buf *out, const struct dialect_head *h,
+                              struct dialect_state *st, const struct dialect_choice *c, int32_t n,
                               const struct dialect_usage *u)
 {
     openai_close(out, h, u, "text_completion");
@@ -255,13 +370,14 @@ static void openai_text_whole(struct buf *out, const struct dialect_head *h,
                               const struct dialect_choice *c, int32_t n,
                               const struct dialect_usage *u)
 {
+    static const struct part nothing = { .kind = PART_CONTENT, .text = "" };
     struct json_writer w;
     json_writer_init(&w, out);
     openai_head(&w, h, "text_completion");
     json_key(&w, "choices");
     json_begin_array(&w);
-    for (int32_t i = 0; i < n; i++)
-        openai_text_choice(&w, h, &c[i]);
+    for (int32_t i = 0; i < n; i++) /* all of it is one part of content */
+        openai_text_choice(&w, h, &c[i], c[i].n_parts > 0 ? c[i].parts : &nothing);
     json_end_array(&w);
     openai_usage(&w, u);
     json_end_object(&w);
@@ -269,8 +385,8 @@ static void openai_text_whole(struct buf *out, const struct dialect_head *h,
 
 const struct dialect dialect_completions = {
     .id_prefix = "cmpl-",
-    .text = openai_text_chunk,
-    .end = openai_text_chunk,
+    .part = openai_text_part,
+    .end = openai_text_end,
     .close = openai_text_close,
     .error = openai_error,
     .whole = openai_text_whole,

@@ -8,6 +8,7 @@
 #include "server/api_error.h"
 #include "server/limits.h"
 #include "server/server.h"
+#include "server/split.h"
 
 enum prepare_kind {
     PREPARE_CHAT,
@@ -65,6 +66,8 @@ struct prepared {
     struct engine_signal signal;                   /* its bins are ours */
     int64_t prompt_tokens;                         /* each prompt once */
     uint64_t seed;
+    bool is_split; /* the answers are looked through for reasoning and tool calls */
+    struct split_config split;
     char ignored[LIMIT_IGNORED_BYTES];
 };
 

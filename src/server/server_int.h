@@ -28,13 +28,19 @@ struct leg {
     int32_t prompt;     /* of call->prepared->prompts */
     bool is_live;       /* the scheduler knows it */
     bool is_cancel_due; /* a cancel found the mail full: tried again */
-    /* streamed */
-    bool is_shown; /* what stands before the answer is out; until then the answer is held back */
-    bool is_ended; /* its last part is out */
+    bool
+        is_shown; /* what stands before the answer is out; until then a stream's answer is held back */
+    bool is_ended;     /* its last part is out */
     int64_t text_safe; /* of its newest token */
     struct answer answer;
-    struct buf text; /* not streamed: the answer so far */
+    struct splitter *splitter; /* NULL: all of the answer is content */
+    int32_t n_calls;           /* tool calls begun */
     struct sched_finished end;
+    /* What was collected of it, for the end: leg.c. */
+    struct buf text;   /* of the parts, joined */
+    struct buf parts;  /* struct leg_part */
+    struct buf tokens; /* struct answer_token, of the content */
+    struct part *told; /* the parts as leg_choice gave them last */
 };
 
 enum call_outcome { CALL_OUTCOME_ABORT, CALL_OUTCOME_SUCCESS, CALL_OUTCOME_ERROR };
@@ -59,7 +65,8 @@ struct call {
     const struct dialect *dialect;
     char answer_id[40]; /* "chatcmpl-..." */
     struct dialect_head head;
-    struct leg *legs; /* [n_legs] */
+    struct leg *legs;             /* [n_legs] */
+    struct dialect_state *states; /* [n_legs] of the stream */
     int32_t n_legs, n_live;
     bool is_streaming, is_paused, has_written;
     struct api_error failure; /* of one answer of a stream whose others go on */
@@ -128,6 +135,17 @@ void call_start(struct call *call);
 void call_event(struct server *s, const struct sched_event *ev);
 void call_drained(void *arg, struct http_conn *c); /* http_ops.drained */
 void call_resume_if_empty(struct call *call);
+
+/* --- leg.c: an answer's tokens to parts, and parts to the stream or to what the reply at the end needs --- */
+/* index, prompt, call and id are set. */
+void leg_init(struct leg *leg);
+void leg_release(struct leg *leg);
+/* Text before the answer, with the prompt's scores where they are to be told. */
+void leg_show_prompt(struct leg *leg);
+/* Show what the answer may show now, and all of it if it has ended. A stream's parts are appended to the server's `out`. */
+void leg_show(struct leg *leg);
+/* The answer as `end`, `close` and `whole` want it. Valid until the next call for this leg. False: it is over a limit. */
+bool leg_choice(struct leg *leg, struct dialect_choice *out);
 
 /* --- reply.c --- */
 void reply_to_init(struct reply_to *to, const struct http_head *head); /* head may be NULL */
