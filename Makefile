@@ -11,8 +11,13 @@ OPT_release := -O3 -g
 OPT_asan := -O1 -g -DPLUMB_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined
 OPT_tsan := -O1 -g -DPLUMB_DEBUG -fsanitize=thread
 OPT_fuzz := -O1 -g -DPLUMB_DEBUG -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined
+OPT_neon := -O3 -g
 ifeq ($(V),fuzz)
 CC := $(CLANG)
+endif
+# V=neon: tests/check alone, for ARM from any machine, static so that qemu-user needs no system of that architecture beside it.
+ifeq ($(V),neon)
+CC := aarch64-linux-gnu-gcc
 endif
 
 # -ffp-contract=off: the C reference must not depend on whether a compiler fuses a*b+c. Never -ffast-math, -march=native.
@@ -22,7 +27,18 @@ CFLAGS := -std=c11 -D_GNU_SOURCE -DPLUMB_VERSION='"$(VERSION)"' -Isrc -Iinclude 
 LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT_$(V)))
 LIBS := -levent -levent_pthreads -lyajl -lpcre2-8 -lutf8proc -lcrypto -lpthread -ledit -lm
 
-SRC := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+# Instruction sets of each architecture, by file-name suffix; a file of another architecture is no part of the build.
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ISA_x86_64 := avx2 avxvnni avx512 amx
+ISA_aarch64 := neon
+OTHER_ISA := $(filter-out $(ISA_$(ARCH)),$(ISA_x86_64) $(ISA_aarch64))
+
+SRC := $(filter-out $(foreach isa,$(OTHER_ISA),%_$(isa).c),$(sort $(wildcard src/*/*.c src/*/*/*.c)))
+ifeq ($(V),neon)
+SRC := $(filter src/base/% src/tensor/% src/kernels/% src/weights/dequant.c,$(SRC))
+LIBS := -lpthread -lm
+LDFLAGS += -static
+endif
 OBJ := $(SRC:%.c=$(B)/%.o)
 MAIN := $(B)/src/cli/main.o
 LIB := $(B)/libplumb-all.a
@@ -33,6 +49,7 @@ $(B)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 $(B)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 $(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(B)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8
+$(B)/%_neon.o: CFLAGS += -march=armv8.2-a+dotprod
 
 # Fuzzers look for faults in parsers; clang takes minutes and a gigabyte to instrument the inlined kernels, which read no input.
 ifeq ($(V),fuzz)
@@ -43,7 +60,9 @@ UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit
 # What tests share (tests/support), and programs that only tests run (tests/support/serve_script.c: the server without a model).
 SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c))
 SUPPORT_BIN := $(SUPPORT_MAINS:%.c=$(B)/%)
+ifneq ($(V),neon)
 SUPPORT := $(B)/libsupport.a
+endif
 # Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden, tests/torture (schedules).
 SUITES := $(foreach d,check exact golden torture,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
 # One program per fuzz target. V=fuzz: libFuzzer's main; elsewhere replay.c runs the files and folders that it is given.
@@ -57,7 +76,7 @@ endif
 T ?= $(firstword $(FUZZ))
 SECONDS ?= 60
 
-.PHONY: all help clean unit tests check exact golden torture fuzz fuzz-bin fuzz-replay lint fmt
+.PHONY: all help clean unit tests check check-neon exact golden torture fuzz fuzz-bin fuzz-replay lint fmt
 all: $(B)/plumb ## build the program (build/$(V)/plumb)
 
 help: ## this list
@@ -102,6 +121,10 @@ unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do $$t || exit 1; done
 check exact golden torture: $$(B)/tests/$$@/$$@ ## run tests/check (kernels), tests/exact, tests/golden or tests/torture
 	$<
+
+check-neon: ## tests/check for ARM under qemu-user (gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user-static)
+	@$(MAKE) --no-print-directory V=neon build/neon/tests/check/check
+	qemu-aarch64-static build/neon/tests/check/check --quick
 
 fuzz-bin: $(FUZZ_BIN)
 fuzz: ## fuzz one parser: make fuzz T=gguf SECONDS=600 (needs clang)

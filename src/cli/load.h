@@ -45,7 +45,7 @@ struct load_options {
           256 },                                                                       \
         { "cpu-mask",                                                                  \
           "LEVEL",                                                                     \
-          "at most these instructions: generic avx2 avxvnni avx512 amx",               \
+          "at most these instructions: generic neon avx2 avxvnni avx512 amx",          \
           CLI_FLAG_STRING,                                                             \
           offsetof(type, field.cpu_mask),                                              \
           0,                                                                           \

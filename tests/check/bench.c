@@ -257,7 +257,7 @@ void check_bench(const char *filter, int threads, int level)
         bench_level(filter, threads, (enum cpu_level)level);
         return;
     }
-    for (int l = CPU_LEVEL_AVX2; l < CPU_LEVEL_COUNT; l++)
+    for (int l = CPU_LEVEL_NEON; l < CPU_LEVEL_COUNT; l++)
         if (cpu_level_available((enum cpu_level)l))
             bench_level(filter, threads, (enum cpu_level)l);
 }

@@ -200,7 +200,7 @@ static void open_backends(struct check *c, enum cpu_level mask)
         goto fail;
     for (int l = CPU_LEVEL_GENERIC; l < CPU_LEVEL_COUNT; l++) {
         enum cpu_level level = (enum cpu_level)l;
-        if (mask != CPU_LEVEL_AUTO && level > mask)
+        if (!cpu_level_is_native(level) || (mask != CPU_LEVEL_AUTO && level > mask))
             continue;
         if (!cpu_level_available(level)) {
             printf("skip: cpu-feature: %s\n", cpu_level_name(level));

@@ -1,5 +1,5 @@
-/* attention_impl.h - attention's kernels on v16.h; included by attention_c.c, attention_avx2.c and attention_avx512.c, which name
- * the table. What each computes is said at struct attn_ops and, operation by operation, in kernels/ref/ref_attention.c. */
+/* attention_impl.h - attention's kernels on v16.h; included by the attention_*.c of each instruction set, which name the
+ * table. What each computes is said at struct attn_ops and, operation by operation, in kernels/ref/ref_attention.c. */
 #ifndef PLUMB_KERNELS_CPU_ATTENTION_IMPL_H
 #define PLUMB_KERNELS_CPU_ATTENTION_IMPL_H
 
@@ -218,7 +218,7 @@ static void attn_unpack_v(float *y, const struct kvq_part *part, int head_dim, e
 }
 
 /* Registers of a row of b that a pass covers: with ATTN_QUERIES rows of a they fill the register file. */
-#if NV == 16
+#if NV == 16 || NV == 4
 #define NB 4
 #elif NV == 8
 #define NB 2

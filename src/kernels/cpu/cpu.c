@@ -13,9 +13,12 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
-static const char *const level_names[CPU_LEVEL_COUNT] = { "auto",    "generic", "avx2",
+static const char *const level_names[CPU_LEVEL_COUNT] = { "auto",    "generic", "neon", "avx2",
                                                           "avxvnni", "avx512",  "amx" };
 
 const char *cpu_level_name(enum cpu_level level)
@@ -32,9 +35,10 @@ enum err_code cpu_level_parse(const char *name, enum cpu_level *out, struct err 
             return ERR_OK;
         }
     }
-    return err_set(err, ERR_INVALID,
-                   "instruction set \"%s\" is not one of auto, generic, avx2, avxvnni, avx512, amx",
-                   name);
+    return err_set(
+        err, ERR_INVALID,
+        "instruction set \"%s\" is not one of auto, generic, neon, avx2, avxvnni, avx512, amx",
+        name);
 }
 
 #if defined(__x86_64__)
@@ -73,6 +77,8 @@ static bool level_detected(enum cpu_level level)
     struct cpuid l1 = cpuid(1, 0), l7 = cpuid(7, 0), l71 = cpuid(7, 1);
     if (level <= CPU_LEVEL_GENERIC)
         return true;
+    if (level == CPU_LEVEL_NEON)
+        return false;
     /* FMA 12, OSXSAVE 27, AVX 28, F16C 29; AVX2 7.b5 */
     bool avx2 =
         has_bits(l1.c, 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29) && has_bits(l7.b, 1u << 5);
@@ -98,12 +104,37 @@ static bool amx_enable(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_, XFEATURE_XTILEDATA_) == 0;
 }
 
+bool cpu_level_is_native(enum cpu_level level)
+{
+    return level != CPU_LEVEL_NEON;
+}
+
 bool cpu_level_available(enum cpu_level level)
 {
     return level_detected(level) && (level != CPU_LEVEL_AMX || amx_enable());
 }
 
+#elif defined(__aarch64__)
+
+bool cpu_level_is_native(enum cpu_level level)
+{
+    return level <= CPU_LEVEL_NEON;
+}
+
+bool cpu_level_available(enum cpu_level level)
+{
+    /* armv8.2-a+dotprod: the dot product, and what ARMv8.1 made part of every processor */
+    const unsigned long neon = HWCAP_ASIMDDP | HWCAP_ASIMDRDM | HWCAP_ATOMICS | HWCAP_CRC32;
+    return level <= CPU_LEVEL_GENERIC ||
+           (level == CPU_LEVEL_NEON && (getauxval(AT_HWCAP) & neon) == neon);
+}
+
 #else
+
+bool cpu_level_is_native(enum cpu_level level)
+{
+    return level <= CPU_LEVEL_GENERIC;
+}
 
 bool cpu_level_available(enum cpu_level level)
 {

@@ -121,6 +121,12 @@ static void cpu_dispatch(struct cpu_state *st, enum cpu_level level)
     if (level < CPU_LEVEL_AMX)
         return;
     st->lin = lin_ops_amx;
+#elif defined(__aarch64__)
+    if (level < CPU_LEVEL_NEON)
+        return;
+    st->lin = lin_ops_neon;
+    st->rows = rows_ops_neon;
+    st->attn = attn_ops_neon;
 #endif
 }
 

@@ -8,21 +8,24 @@
 #include "tensor/backend.h"
 
 /* Instruction-set levels, each including those before it where the machine has them. A level is an upper bound: what the
- * machine lacks is left out. */
+ * machine lacks is left out, all of another architecture's too. */
 enum cpu_level {
     CPU_LEVEL_AUTO,    /* all that the machine has */
     CPU_LEVEL_GENERIC, /* plain C */
-    CPU_LEVEL_AVX2,    /* AVX2, FMA, F16C */
+    CPU_LEVEL_NEON,    /* ARM: NEON and its dot product */
+    CPU_LEVEL_AVX2,    /* x86: AVX2, FMA, F16C */
     CPU_LEVEL_AVXVNNI, /* + AVX-VNNI (256 bit) */
     CPU_LEVEL_AVX512,  /* + AVX-512 F BW VL DQ VNNI */
     CPU_LEVEL_AMX,     /* + AMX-TILE, AMX-INT8 */
     CPU_LEVEL_COUNT
 };
 
-/* Names as flags spell them: auto generic avx2 avxvnni avx512 amx. */
+/* Names as flags spell them: auto generic neon avx2 avxvnni avx512 amx. */
 const char *cpu_level_name(enum cpu_level level);
 /* Errors: ERR_INVALID - the text lists the names. */
 enum err_code cpu_level_parse(const char *name, enum cpu_level *out, struct err *err) MUST_CHECK;
+/* Whether this architecture has the level at all. */
+bool cpu_level_is_native(enum cpu_level level);
 /* Whether the machine and its operating system can run every instruction that the level adds. */
 bool cpu_level_available(enum cpu_level level);
 

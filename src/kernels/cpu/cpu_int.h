@@ -173,9 +173,10 @@ struct attn_ops {
     void (*unpack_v)(float *y, const struct kvq_part *part, int head_dim, enum dtype type);
 };
 
-extern const struct lin_ops lin_ops_c, lin_ops_avx2, lin_ops_avxvnni, lin_ops_avx512, lin_ops_amx;
-extern const struct rows_ops rows_ops_c, rows_ops_avx2, rows_ops_avx512;
-extern const struct attn_ops attn_ops_c, attn_ops_avx2, attn_ops_avx512;
+extern const struct lin_ops lin_ops_c, lin_ops_avx2, lin_ops_avxvnni, lin_ops_avx512, lin_ops_amx,
+    lin_ops_neon;
+extern const struct rows_ops rows_ops_c, rows_ops_avx2, rows_ops_avx512, rows_ops_neon;
+extern const struct attn_ops attn_ops_c, attn_ops_avx2, attn_ops_avx512, attn_ops_neon;
 
 struct rope_cache;
 

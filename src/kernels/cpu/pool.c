@@ -57,6 +57,9 @@ void pool_set_fp(void)
 {
 #if defined(__x86_64__)
     _mm_setcsr(0x1F80); /* all exceptions masked, nearest even, FTZ and DAZ off */
+#elif defined(__aarch64__)
+    /* FPCR: nothing trapped, nearest even, FZ and FZ16 off, NaN with their payloads, IEEE halves */
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
 #endif
 }
 

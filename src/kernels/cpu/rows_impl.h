@@ -1,4 +1,4 @@
-/* rows_impl.h - the row-wise kernels on v16.h; included by rows_c.c, rows_avx2.c and rows_avx512.c, which name the table.
+/* rows_impl.h - the row-wise kernels on v16.h; included by the rows_*.c of each instruction set, which name the table.
  * What each computes is said at struct rows_ops and, operation by operation, in kernels/ref. */
 #ifndef PLUMB_KERNELS_CPU_ROWS_IMPL_H
 #define PLUMB_KERNELS_CPU_ROWS_IMPL_H
@@ -29,6 +29,40 @@ static bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
         sum[i / 16] += q[i];
     }
     return finite;
+}
+
+#elif NV == 4
+
+V_INLINE bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
+{
+    nv v[8];
+    uint32x4_t m = vdupq_n_u32(0);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        v[i] = nv_load(x + 4 * i);
+        m = vmaxq_u32(m, vreinterpretq_u32_f32(nv_abs(v[i])));
+    }
+    uint32_t max_bits = vmaxvq_u32(m);
+    float max = half_f32_of_bits(max_bits);
+    if (max_bits >= 0x7F800000u || max < 0x1p-120f) {
+        memset(q, 0, GROUP);
+        *d = 0;
+        sum[0] = sum[1] = 0;
+        return max_bits < 0x7F800000u;
+    }
+    nv inv = nv_set1(127.0f / max);
+    *d = max / 127.0f;
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        int16x4_t w[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            w[i] = vmovn_s32(vcvtnq_s32_f32(nv_mul(v[4 * h + i], inv)));
+        int16x8_t lo = vcombine_s16(w[0], w[1]), hi = vcombine_s16(w[2], w[3]);
+        vst1q_s8(q + 16 * h, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
+        sum[h] = vaddvq_s16(vaddq_s16(lo, hi)); /* at most 16 * 127 */
+    }
+    return true;
 }
 
 #else

@@ -1,4 +1,5 @@
-/* v16.h - sixteen f32 lanes, written once for every instruction set: plain C, AVX2 (two registers), AVX-512 (one).
+/* v16.h - sixteen f32 lanes, written once for every instruction set: plain C, AVX2 (two registers), AVX-512 (one),
+ * NEON (four).
  *
  * The including file's flags choose. Kernels written on it run the same operations per lane everywhere, and the same ones as
  * the scalar functions of tensor/fmath.h and kernels/ref, so their bits agree. Only static functions: no code of one instruction
@@ -245,6 +246,10 @@ V_INLINE nv nv_scale2(nv x, nv n)
     return _mm256_mul_ps(_mm256_mul_ps(x, pa), pb);
 }
 
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+#include "kernels/cpu/v16_neon.h"
+
 #else
 
 #define NV 1
@@ -402,6 +407,8 @@ V_INLINE float nv_first(nv a)
     return _mm512_cvtss_f32(a);
 #elif NV == 8
     return _mm256_cvtss_f32(a);
+#elif NV == 4
+    return vgetq_lane_f32(a, 0);
 #else
     return a;
 #endif
@@ -416,6 +423,8 @@ V_INLINE float nv_hmax(nv a)
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+#elif NV == 4
+    return vmaxvq_f32(a);
 #else
     return a;
 #endif
@@ -432,6 +441,10 @@ V_INLINE float nv_sum16(const nv lane[16 / NV])
         for (int i = 0; i < w; i++)
             s[i] += s[i + w];
     return s[0];
+#elif NV == 4
+    nv a = nv_add(nv_add(lane[0], lane[2]), nv_add(lane[1], lane[3]));
+    float32x2_t b = vadd_f32(vget_low_f32(a), vget_high_f32(a));
+    return vget_lane_f32(b, 0) + vget_lane_f32(b, 1);
 #else
 #if NV == 16
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(lane[0]), _mm512_extractf32x8_ps(lane[0], 1));

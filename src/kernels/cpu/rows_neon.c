@@ -1,0 +1,3 @@
+#include "kernels/cpu/rows_impl.h"
+
+const struct rows_ops rows_ops_neon = ROWS_TABLE("neon");
