@@ -1,0 +1,22 @@
+/* disk.h - one thread for everything that may wait for a disk, so that nothing else has to.
+ *
+ * Jobs run one at a time in the order in which they were submitted: what is written is there for whoever asks next. A job hands
+ * itself back in its `run`, by means of its own. Thread: disk_submit by any. */
+#ifndef PLUMB_BASE_DISK_H
+#define PLUMB_BASE_DISK_H
+
+#include "base/err.h"
+
+struct disk_job {
+    void (*run)(struct disk_job *job); /* on the disk thread; the job may be gone when it returns */
+};
+
+struct disk;
+
+struct disk *disk_new(size_t max_queued); /* jobs that wait */
+/* Never waits. Errors: ERR_FULL - too many jobs wait; the job stays the caller's. */
+enum err_code disk_submit(struct disk *d, struct disk_job *job) MUST_CHECK;
+/* What is queued is run first; nobody may submit any more. d may be NULL. */
+void disk_free(struct disk *d);
+
+#endif
