@@ -76,7 +76,7 @@ endif
 T ?= $(firstword $(FUZZ))
 SECONDS ?= 60
 
-.PHONY: all help clean unit tests check check-neon exact golden torture fuzz fuzz-bin fuzz-replay lint fmt
+.PHONY: all help clean unit tests check check-neon exact golden torture fuzz fuzz-bin fuzz-replay lint fmt perf
 all: $(B)/plumb ## build the program (build/$(V)/plumb)
 
 help: ## this list
@@ -132,6 +132,9 @@ fuzz: ## fuzz one parser: make fuzz T=gguf SECONDS=600 (needs clang)
 	tools/fuzz $(T) $(SECONDS)
 fuzz-replay: $(FUZZ_BIN) ## run the stored fuzz inputs once
 	@for t in $(FUZZ); do $(B)/tests/fuzz/fuzz_$$t tests/fuzz/corpus/$$t || exit 1; done
+
+perf: all ## measure speed on the fetched models: tables, build/perf/perf.csv and perf.svg (PERF=--quick to try it)
+	tools/measure $(PERF)
 
 lint: all ## format, layers, headers, names, banned calls, sizes
 	@tools/lint
