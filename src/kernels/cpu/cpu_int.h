@@ -12,7 +12,7 @@
 
 /* Packed layout. A matrix is tiles of 16 rows, one after the other, each a run of blocks of `groups` groups: one linear
  * stream. Byte (4r + b) of a 64-byte code vector j belongs to row r, element k = 4j + b of the group. Codes are stored plus
- * `bias`, so that they are unsigned. Rows past `out` and groups past `in` are zero.
+ * `bias`, so that they are unsigned. Rows past `out` are zero too, groups past `in` are zero bytes.
  *
  * offset in a block                                                         (g: group in the block)
  * Q4_0        32g: d f16[16];        64 + 256g: nibbles
@@ -220,6 +220,9 @@ void cpu_weight_group(const struct weight *w, const uint8_t *tile, int r, int64_
                       struct group *out);
 /* Decode row r of w to f32 (embed, tests). */
 void cpu_weight_row(const struct weight *w, int64_t r, float *out);
+
+/* pack_tile.c: 16 rows of the file's blocks to one tile. Need: the tile is zero, n_groups > 0. */
+void cpu_pack_tile(enum lin_kind kind, uint8_t *tile, const uint8_t *rows, size_t row_bytes);
 
 /* linear.c */
 void cpu_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);

@@ -1,206 +1,9 @@
-/* Repacking of weights: from rows of blocks to tiles of 16 rows (layout in cpu_int.h), by all threads, 32-bit words at a time.
- *
- * Four elements of a row are the unit of every code vector, and the formats' own bytes hold them side by side, so a word of the
- * source becomes a word of the tile with a few masks and shifts. */
+/* Packed weights: repacking a matrix by all threads (pack_tile.c), and reading one back. */
 #include "kernels/cpu/cpu_int.h"
 #include "tensor/blocks.h"
 #include "tensor/half.h"
 
 #include <string.h>
-
-static uint32_t load32(const uint8_t *p)
-{
-    uint32_t u;
-    memcpy(&u, p, 4);
-    return u;
-}
-
-/* Word j of row r in the code vectors at codes. */
-static void put32(uint8_t *codes, int j, int r, uint32_t u)
-{
-    memcpy(codes + 64 * j + 4 * r, &u, 4);
-}
-
-static void put16(uint8_t *at, int r, uint16_t u)
-{
-    memcpy(at + 2 * r, &u, 2);
-}
-
-/* Bits 0..3 of x to bit 0 of four bytes. */
-static uint32_t spread4(uint32_t x)
-{
-    return ((x & 15) * 0x00204081u) & 0x01010101u;
-}
-
-/* 16 bytes of the file's nibble order, which is the tile's. */
-static void pack_nibbles(uint8_t *codes, int r, const uint8_t *qs)
-{
-    for (int j = 0; j < 4; j++)
-        put32(codes, j, r, load32(qs + 4 * j));
-}
-
-static void pack_fifth(uint8_t *codes, int r, uint32_t qh)
-{
-    uint32_t u = 0;
-    for (int j = 0; j < 8; j++)
-        u |= spread4(qh >> 4 * j) << j;
-    put32(codes, 4, r, u);
-}
-
-/* Sub-block j of a K block's 4-bit codes: 32 bytes, the low or the high nibble of each. */
-static void pack_nibbles_k(uint8_t *codes, int r, const uint8_t *qs, int shift)
-{
-    for (int j = 0; j < 4; j++) {
-        uint32_t lo = load32(qs + 4 * j) >> shift & 0x0F0F0F0Fu;
-        uint32_t hi = load32(qs + 16 + 4 * j) >> shift & 0x0F0F0F0Fu;
-        put32(codes, j, r, lo | hi << 4);
-    }
-}
-
-typedef void pack_row_fn(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups);
-
-static uint8_t *block_of(uint8_t *tile, enum lin_kind k, int64_t g)
-{
-    return tile + (g >> lin_log2_groups(k)) * lin_block_bytes(k);
-}
-
-static uint8_t *codes_of(uint8_t *tile, enum lin_kind k, int64_t g)
-{
-    int sub = (int)(g & ((1 << lin_log2_groups(k)) - 1));
-    return block_of(tile, k, g) + lin_code_offset(k) + sub * lin_code_bytes(k);
-}
-
-static void pack_q4_0(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q4_0 *b = (const struct block_q4_0 *)row;
-    for (int64_t g = 0; g < n_groups; g++) {
-        put16(block_of(tile, LIN_KIND_Q4_0, g) + 32 * (g & 1), r, b[g].d);
-        pack_nibbles(codes_of(tile, LIN_KIND_Q4_0, g), r, b[g].qs);
-    }
-}
-
-static void pack_q4_1(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q4_1 *b = (const struct block_q4_1 *)row;
-    for (int64_t g = 0; g < n_groups; g++) {
-        uint8_t *at = block_of(tile, LIN_KIND_Q4_1, g);
-        put16(at, r, b[g].d);
-        put16(at + 32, r, b[g].m);
-        pack_nibbles(at + 64, r, b[g].qs);
-    }
-}
-
-static void pack_q5_0(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q5_0 *b = (const struct block_q5_0 *)row;
-    for (int64_t g = 0; g < n_groups; g++) {
-        uint8_t *codes = codes_of(tile, LIN_KIND_Q5_0, g);
-        put16(block_of(tile, LIN_KIND_Q5_0, g) + 32 * (g & 1), r, b[g].d);
-        pack_nibbles(codes, r, b[g].qs);
-        pack_fifth(codes, r, load32(b[g].qh));
-    }
-}
-
-static void pack_q5_1(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q5_1 *b = (const struct block_q5_1 *)row;
-    for (int64_t g = 0; g < n_groups; g++) {
-        uint8_t *at = block_of(tile, LIN_KIND_Q5_1, g);
-        put16(at, r, b[g].d);
-        put16(at + 32, r, b[g].m);
-        pack_nibbles(at + 64, r, b[g].qs);
-        pack_fifth(at + 64, r, load32(b[g].qh));
-    }
-}
-
-static void pack_q8_0(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q8_0 *b = (const struct block_q8_0 *)row;
-    for (int64_t g = 0; g < n_groups; g++) {
-        uint8_t *codes = codes_of(tile, LIN_KIND_Q8_0, g);
-        put16(block_of(tile, LIN_KIND_Q8_0, g) + 32 * (g & 1), r, b[g].d);
-        for (int j = 0; j < 8; j++) /* plus 128 is a flip of the top bit */
-            put32(codes, j, r, load32((const uint8_t *)b[g].qs + 4 * j) ^ 0x80808080u);
-    }
-}
-
-/* d, -dmin and the scales of a Q4_K or Q5_K block. */
-static void pack_k_scales(uint8_t *at, int r, uint16_t d, uint16_t dmin, const uint8_t *scales)
-{
-    put16(at, r, d);
-    put16(at + 32, r, dmin ^ 0x8000u);
-    for (int j = 0; j < 8; j++) {
-        int s, m;
-        block_k_scales(scales, j, &s, &m);
-        at[64 + 32 * j + r] = (uint8_t)s;
-        at[80 + 32 * j + r] = (uint8_t)m;
-    }
-}
-
-static void pack_q4_k(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q4_k *b = (const struct block_q4_k *)row;
-    for (int64_t i = 0; i < n_groups / 8; i++) {
-        pack_k_scales(block_of(tile, LIN_KIND_Q4_K, 8 * i), r, b[i].d, b[i].dmin, b[i].scales);
-        for (int j = 0; j < 8; j++)
-            pack_nibbles_k(codes_of(tile, LIN_KIND_Q4_K, 8 * i + j), r, b[i].qs + 32 * (j / 2),
-                           4 * (j % 2));
-    }
-}
-
-static void pack_q5_k(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q5_k *b = (const struct block_q5_k *)row;
-    for (int64_t i = 0; i < n_groups / 8; i++) {
-        pack_k_scales(block_of(tile, LIN_KIND_Q5_K, 8 * i), r, b[i].d, b[i].dmin, b[i].scales);
-        for (int j = 0; j < 8; j++) {
-            uint8_t *codes = codes_of(tile, LIN_KIND_Q5_K, 8 * i + j);
-            pack_nibbles_k(codes, r, b[i].qs + 32 * (j / 2), 4 * (j % 2));
-            uint32_t u = 0;
-            for (int k = 0; k < 8; k++)
-                u |= (load32(b[i].qh + 4 * k) >> j & 0x01010101u) << k;
-            put32(codes, 4, r, u);
-        }
-    }
-}
-
-static void pack_q6_k(uint8_t *tile, int r, const uint8_t *row, int64_t n_groups)
-{
-    const struct block_q6_k *b = (const struct block_q6_k *)row;
-    for (int64_t i = 0; i < n_groups / 8; i++) {
-        uint8_t *at = block_of(tile, LIN_KIND_Q6_K, 8 * i);
-        put16(at, r, b[i].d);
-        for (int j = 0; j < 8; j++) {
-            uint8_t *codes = codes_of(tile, LIN_KIND_Q6_K, 8 * i + j);
-            const uint8_t *qh = b[i].qh + 32 * (j / 4);
-            at[32 + 32 * j + r] = (uint8_t)b[i].scales[2 * j];
-            at[48 + 32 * j + r] = (uint8_t)b[i].scales[2 * j + 1];
-            pack_nibbles_k(codes, r, b[i].ql + 64 * (j / 4) + 32 * (j % 2), 4 * (j / 2 % 2));
-            for (int h = 0; h < 2; h++) {
-                uint32_t u = 0;
-                for (int k = 0; k < 4; k++)
-                    u |= (load32(qh + 16 * h + 4 * k) >> 2 * (j % 4) & 0x03030303u) << 2 * k;
-                put32(codes, 4 + h, r, u);
-            }
-        }
-    }
-}
-
-static pack_row_fn *const pack_rows[LIN_KIND_GROUPED] = {
-    [LIN_KIND_Q4_0] = pack_q4_0, [LIN_KIND_Q4_1] = pack_q4_1, [LIN_KIND_Q5_0] = pack_q5_0,
-    [LIN_KIND_Q5_1] = pack_q5_1, [LIN_KIND_Q8_0] = pack_q8_0, [LIN_KIND_Q4_K] = pack_q4_k,
-    [LIN_KIND_Q5_K] = pack_q5_k, [LIN_KIND_Q6_K] = pack_q6_k,
-};
-
-/* n rows of 16-bit or 32-bit elements to [in][16]. */
-static void pack_plain(uint8_t *tile, const uint8_t *rows, int n, int64_t in, int size)
-{
-    for (int r = 0; r < n; r++) {
-        const uint8_t *row = rows + (size_t)r * (size_t)in * (size_t)size;
-        for (int64_t i = 0; i < in; i++)
-            memcpy(tile + (i * TILE + r) * size, row + i * size, (size_t)size);
-    }
-}
 
 static enum lin_kind kind_of(enum dtype type)
 {
@@ -241,21 +44,27 @@ struct pack_job {
     const struct weight_source *src;
     struct weight *w;
     size_t row_bytes;
+    const uint8_t *
+        tail; /* the last tile's rows where they are fewer than 16, filled up with zero bytes; else NULL */
 };
 
 static void pack_tile(void *ctx, int64_t tile, int thread)
 {
     const struct pack_job *j = ctx;
     const struct weight *w = j->w;
-    int n = (int)min_i64(TILE, w->shape.out - tile * TILE);
     const uint8_t *rows = j->src->data + (size_t)(tile * TILE) * j->row_bytes;
-    uint8_t *out = w->data + (size_t)tile * w->tile_bytes;
-    if (w->kind >= LIN_KIND_GROUPED) {
-        pack_plain(out, rows, n, w->shape.in, w->kind == LIN_KIND_F32 ? 4 : 2);
-        return;
-    }
-    for (int r = 0; r < n; r++)
-        pack_rows[w->kind](out, r, rows + (size_t)r * j->row_bytes, w->n_groups);
+    cpu_pack_tile(w->kind, w->data + (size_t)tile * w->tile_bytes,
+                  j->tail && tile == w->n_tiles - 1 ? j->tail : rows, j->row_bytes);
+}
+
+/* The rows past the last whole tile, as one tile's. NULL: no memory. */
+static uint8_t *pack_tail(const struct weight_source *src, size_t row_bytes)
+{
+    size_t n = (size_t)(src->out % TILE);
+    uint8_t *p = mem_try_array(MEM_CAT_WEIGHTS, TILE, row_bytes);
+    if (p)
+        memcpy(p, src->data + (size_t)(src->out / TILE * TILE) * row_bytes, n * row_bytes);
+    return p;
 }
 
 static size_t tile_bytes_of(enum lin_kind k, int64_t in)
@@ -282,9 +91,13 @@ enum err_code cpu_pack(struct backend *be, const struct weight_source *src, stru
     size_t tile_bytes = tile_bytes_of(kind, src->in);
     int64_t n_tiles = (src->out + TILE - 1) / TILE;
     size_t bytes = tile_bytes * (size_t)n_tiles;
+    size_t row_bytes = dtype_row_bytes(src->type, src->in);
+    uint8_t *tail = src->out % TILE ? pack_tail(src, row_bytes) : NULL;
     uint8_t *data = mem_region_take(&st->region, bytes);
-    if (!data || !cpu_linear_reserve(st, src->in))
+    if (!data || (src->out % TILE && !tail) || !cpu_linear_reserve(st, src->in)) {
+        mem_free(MEM_CAT_WEIGHTS, tail);
         return err_set(err, ERR_NOMEM, "%s: no memory for %zu bytes", src->name, bytes);
+    }
     struct weight *w = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*w));
     *w = (struct weight){
         .shape = { src->type, src->out, src->in, bytes },
@@ -294,8 +107,9 @@ enum err_code cpu_pack(struct backend *be, const struct weight_source *src, stru
         .tile_bytes = tile_bytes,
         .data = data,
     };
-    struct pack_job job = { src, w, dtype_row_bytes(src->type, src->in) };
+    struct pack_job job = { src, w, row_bytes, tail };
     pool_run(st->pool, pack_tile, &job, n_tiles);
+    mem_free(MEM_CAT_WEIGHTS, tail);
     if (src->drop)
         src->drop(src->drop_ctx, src->data, job.row_bytes * (size_t)src->out);
     st->n_weights++;
