@@ -25,7 +25,7 @@ VERSION := 0.1.0
 CFLAGS := -std=c11 -D_GNU_SOURCE -DPLUMB_VERSION='"$(VERSION)"' -Isrc -Iinclude -Itests $(WARN) $(OPT_$(V)) \
 	-ffp-contract=off -fno-omit-frame-pointer -MMD -MP
 LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT_$(V)))
-LIBS := -levent -levent_pthreads -lyajl -lpcre2-8 -lutf8proc -lcrypto -lsqlite3 -lpthread -ledit -lm
+LIBS := -levent -levent_pthreads -levent_openssl -lyajl -lpcre2-8 -lutf8proc -lssl -lcrypto -lsqlite3 -lpthread -ledit -lm
 
 # Instruction sets of each architecture, by file-name suffix; a file of another architecture is no part of the build.
 ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
