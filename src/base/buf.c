@@ -101,6 +101,15 @@ void buf_drop(struct buf *b, size_t n)
     b->data[b->len] = '\0';
 }
 
+void buf_cut(struct buf *b, size_t len)
+{
+    BUG_ON(len > b->len);
+    if (len == b->len) /* the empty one is shared and not written */
+        return;
+    b->len = len;
+    b->data[len] = '\0';
+}
+
 char *buf_take(struct buf *b, size_t *len)
 {
     char *p = b->cap ? b->data : mem_alloc(b->cat, 1);

@@ -29,6 +29,9 @@ void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Drop n bytes at the front. Need: n <= len. */
 void buf_drop(struct buf *b, size_t n);
 
+/* Drop what follows the first len bytes. Need: len <= b->len. `failed` stays. */
+void buf_cut(struct buf *b, size_t len);
+
 /* Ownership of the bytes to the caller (mem_free with b->cat); b is empty afterwards. */
 char *buf_take(struct buf *b, size_t *len);
 

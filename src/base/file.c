@@ -77,13 +77,25 @@ void file_map_drop(const struct file_map *m, size_t offset, size_t n)
         madvise((void *)(uintptr_t)(m->data + a), b - a, MADV_DONTNEED);
 }
 
-enum err_code file_cache_dir(const char *xdg, const char *home, struct buf *out, struct err *err)
+static enum err_code file_user_dir(const char *xdg, const char *home, const char *in_home,
+                                   const char *what, struct buf *out, struct err *err)
 {
     if (xdg && xdg[0] == '/')
         buf_printf(out, "%s/plumb", xdg);
     else if (home && home[0])
-        buf_printf(out, "%s/.cache/plumb", home);
+        buf_printf(out, "%s/%s/plumb", home, in_home);
     else
-        return err_set(err, ERR_NOT_FOUND, "no cache directory: set HOME or XDG_CACHE_HOME");
-    return buf_check(out, "cache directory", err);
+        return err_set(err, ERR_NOT_FOUND, "no %s directory: set HOME or XDG_%s_HOME", what,
+                       what[0] == 'c' ? "CACHE" : "STATE");
+    return buf_check(out, what, err);
+}
+
+enum err_code file_cache_dir(const char *xdg, const char *home, struct buf *out, struct err *err)
+{
+    return file_user_dir(xdg, home, ".cache", "cache", out, err);
+}
+
+enum err_code file_state_dir(const char *xdg, const char *home, struct buf *out, struct err *err)
+{
+    return file_user_dir(xdg, home, ".local/state", "state", out, err);
 }

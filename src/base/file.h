@@ -24,4 +24,8 @@ void file_map_drop(const struct file_map *m, size_t offset, size_t n);
 enum err_code file_cache_dir(const char *xdg, const char *home, struct buf *out,
                              struct err *err) MUST_CHECK;
 
+/* Directory for what outlives a run: $XDG_STATE_HOME/plumb, else $HOME/.local/state/plumb; as above. */
+enum err_code file_state_dir(const char *xdg, const char *home, struct buf *out,
+                             struct err *err) MUST_CHECK;
+
 #endif
