@@ -210,7 +210,9 @@ static void chat_ask(struct chat *c)
     buf_init(&body, MEM_CAT_BASE, CHAT_TEXT_MAX);
     buf_init(&whole, MEM_CAT_BASE, CHAT_TEXT_MAX);
     chat_write_request(c, &body);
-    const struct prepare_input in = { PREPARE_CHAT, body.data, body.len, seed, 0, NULL };
+    const struct prepare_input in = {
+        .kind = PREPARE_CHAT, .body = body.data, .n = body.len, .seed = seed
+    };
     struct prepared *p = prepare_request(&ctx, &in);
     if (p->error.status != 0) {
         chat_say(c, p->error.text);

@@ -1,21 +1,23 @@
 /* cmd_serve.c - the HTTP server over one model. */
+#include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
-#include "cli/api_keys.h"
 #include "cli/cli.h"
 #include "cli/load_template.h"
 #include "cli/serve_model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct serve_options {
     struct load_options load;
-    const char *host, *allow_host, *cors_origin, *alias, *chat_template, *log, *trace;
-    const char *api_key_file, *tls_cert, *tls_key;
+    const char *host, *allow_host, *origins, *alias, *chat_template, *log, *trace;
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
-    bool strict_model, metrics_public, insecure_listen;
+    int64_t store_bytes, store_days;
+    const char *state_dir;
+    bool strict_model, no_store;
     struct server_sampling sampling;
 };
 
@@ -41,6 +43,18 @@ static void serve_ready(void *arg, const char *url)
     fflush(stdout);
 }
 
+/* Where responses are kept, into out; NULL where they are not. */
+static const char *serve_state_dir(const struct serve_options *o, struct buf *out)
+{
+    struct err err;
+    if (o->no_store || o->state_dir)
+        return o->no_store ? NULL : o->state_dir;
+    if (file_state_dir(getenv("XDG_STATE_HOME"), getenv("HOME"), out, &err) == ERR_OK)
+        return out->data;
+    log_warn("serve", "%s; responses are not kept", err.text);
+    return NULL;
+}
+
 static int serve_run(void *options)
 {
     const struct serve_options *o = options;
@@ -51,11 +65,7 @@ static int serve_run(void *options)
         .host = o->host,
         .port = (int)o->port,
         .allow_hosts = o->allow_host,
-        .cors_origins = o->cors_origin,
-        .is_metrics_public = o->metrics_public,
-        .is_insecure_listen = o->insecure_listen,
-        .tls_cert = o->tls_cert,
-        .tls_key = o->tls_key,
+        .origins = o->origins,
         .alias = o->alias,
         .is_model_strict = o->strict_model,
         .max_body = o->max_body,
@@ -63,6 +73,8 @@ static int serve_run(void *options)
         .max_waiting = (int32_t)o->max_waiting,
         .max_stall_ms = o->max_stall_ms,
         .wedged_seconds = o->wedged_seconds,
+        .store_bytes = o->store_bytes,
+        .store_days = o->store_days,
         .sampling = o->sampling,
         .now = serve_model_now,
         .load = serve_load,
@@ -70,25 +82,27 @@ static int serve_run(void *options)
         .ready = serve_ready,
         .arg = &m,
     };
-    struct api_keys keys = { 0 };
     struct err err;
+    struct buf state;
     int64_t now;
     if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
         return cli_fail("serve", &err);
     if (o->log)
         log_enable(o->log);
-    if (api_keys_open(&keys, o->api_key_file, &err) != ERR_OK)
-        return cli_fail("serve", &err);
-    config.api_keys = keys.items;
-    config.n_api_keys = keys.n;
+    if (strcmp(o->host, "localhost") != 0 && strcmp(o->host, "::1") != 0 &&
+        strncmp(o->host, "127.", 4) != 0)
+        log_warn("serve", "--host %s: everyone who reaches this address may use the server",
+                 o->host);
     if (o->trace && trace_open(o->trace, &err) != ERR_OK)
         return cli_fail("serve", &err);
+    buf_init(&state, MEM_CAT_BASE, 4096);
+    config.state_dir = serve_state_dir(o, &state);
     enum err_code code = server_run(&config, &err);
+    buf_release(&state);
     trace_close();
     if (code == ERR_CANCELLED ||
         code == ERR_TIMEOUT) /* a thread still runs: nothing may be freed */
         _exit(code == ERR_CANCELLED ? 0 : cli_fail("serve", &err));
-    api_keys_close(&keys);
     serve_model_close(&m);
     return code == ERR_OK ? 0 : cli_fail("serve", &err);
 }
@@ -112,21 +126,8 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_BOOL, AT(strict_model), 0, 0 },
             { "allow-host", "NAMES", "more names that Host may have, comma-separated",
               CLI_FLAG_STRING, AT(allow_host), 0, 0 },
-            { "cors-origin", "URLS",
-              "web pages that may use the server, comma-separated origins; '*' where keys are "
-              "asked for",
-              CLI_FLAG_STRING, AT(cors_origin), 0, 0 },
-            { "api-key-file", "FILE",
-              "keys of which requests must have one, one a line; PLUMB_API_KEY is one more",
-              CLI_FLAG_STRING, AT(api_key_file), 0, 0 },
-            { "metrics-public", NULL, "/metrics asks for no key", CLI_FLAG_BOOL, AT(metrics_public),
-              0, 0 },
-            { "insecure-listen", NULL, "let --host reach beyond this machine without a key",
-              CLI_FLAG_BOOL, AT(insecure_listen), 0, 0 },
-            { "tls-cert", "FILE", "speak TLS: certificate and those that lead to its root, PEM",
-              CLI_FLAG_STRING, AT(tls_cert), 0, 0 },
-            { "tls-key", "FILE", "private key of --tls-cert, PEM", CLI_FLAG_STRING, AT(tls_key), 0,
-              0 },
+            { "origins", "URLS", "web pages that may use the server, comma-separated origins",
+              CLI_FLAG_STRING, AT(origins), 0, 0 },
             { "chat-template", "FILE", "Jinja template instead of the model's own", CLI_FLAG_STRING,
               AT(chat_template), 0, 0 },
             { "rows", "N", "answers generated at a time; default 16", CLI_FLAG_INT, AT(rows), 1,
@@ -142,6 +143,13 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_INT, AT(drain_seconds), 0, 86400 },
             { "wedged-seconds", "N", "a step that runs longer makes /health say 503; default 120",
               CLI_FLAG_INT, AT(wedged_seconds), 1, 86400 },
+            { "state-dir", "DIR", "where responses are kept; default ~/.local/state/plumb",
+              CLI_FLAG_STRING, AT(state_dir), 0, 0 },
+            { "no-store", NULL, "keep no responses", CLI_FLAG_BOOL, AT(no_store), 0, 0 },
+            { "store-size", "SIZE", "most bytes of kept responses; default 256M", CLI_FLAG_SIZE,
+              AT(store_bytes), 1 << 20, (int64_t)1 << 40 },
+            { "store-days", "N", "responses unused for so long are dropped; default 30",
+              CLI_FLAG_INT, AT(store_days), 1, 36500 },
             { "trace", "FILE", "write what each request went through, for ui.perfetto.dev",
               CLI_FLAG_STRING, AT(trace), 0, 0 },
             { "temperature", "T", "where a request names none; default the model's, else 0.7",

@@ -19,8 +19,10 @@ const char *call_outcome_name(enum call_outcome o)
 void call_free_if_over(struct call *call)
 {
     struct server *s = call->server;
-    if (call->conn || call->job || call->n_live > 0)
+    if (call->conn || call->job || call->n_live > 0 || call->n_store > 0)
         return;
+    response_unref(call->response);
+    worker_job_free(call->again);
     for (int32_t i = 0; i < call->n_legs; i++)
         leg_release(&call->legs[i]);
     mem_free(MEM_CAT_REQUEST, call->legs);
@@ -43,8 +45,7 @@ void call_free_if_over(struct call *call)
     mem_free(MEM_CAT_REQUEST, call);
 }
 
-/* Nobody waits for it any more: what it holds comes back at once, or as soon as a worker or the scheduler is done with it. */
-static void call_abandon(struct call *call)
+void call_abandon(struct call *call)
 {
     struct server *s = call->server;
     if (call->job && !atomic_load(&call->job->is_cancelled) &&
@@ -59,13 +60,19 @@ static void call_abandon(struct call *call)
         leg->is_cancel_due = sched_cancel(s->sched, leg->id) != ERR_OK;
         s->has_due = s->has_due || leg->is_cancel_due;
     }
+    call_response_gone(call);
 }
 
 void call_fail(struct call *call, const struct api_error *e)
 {
     struct server *s = call->server;
     struct http_conn *c = call->conn;
+    if (call->response && call->has_begun) {
+        call_response_fail(call, e);
+        return;
+    }
     call->conn = NULL;
+    call->is_detached = false;
     call->outcome = CALL_OUTCOME_ERROR;
     if (e->status >= 500 && e->status != 504) /* the text may quote the request: not logged */
         log_warn("http", "%s failed: %d %s", call->to.request_id, e->status,
@@ -74,7 +81,7 @@ void call_fail(struct call *call, const struct api_error *e)
     if (call->track)
         trace_instant("response.final_write", call->track, clock_us(), "{\"status\":%d}",
                       e->status);
-    if (call->is_streaming) {
+    if (call->is_streaming && !call->response) {
         buf_reset(&s->out);
         call->dialect->error(&s->out, &call->head, call->states, e);
         http_stream_add(c, s->out.data, s->out.len);
@@ -86,7 +93,7 @@ void call_fail(struct call *call, const struct api_error *e)
 
 /* --- preparation --- */
 
-static struct call *call_new(struct server *s, struct http_conn *c, const struct http_head *head)
+struct call *call_new(struct server *s, struct http_conn *c, const struct http_head *head)
 {
     struct call *call = mem_alloc(MEM_CAT_REQUEST, sizeof(*call));
     call->server = s;
@@ -107,6 +114,18 @@ static struct call *call_new(struct server *s, struct http_conn *c, const struct
     return call;
 }
 
+void call_prepare(struct call *call, struct worker_job *job)
+{
+    struct api_error e;
+    if (worker_submit(call->server->workers, job) == ERR_OK) {
+        call->job = job;
+        return;
+    }
+    worker_job_free(job);
+    api_error_set(&e, 429, "queue_full", NULL, "too many requests wait to be prepared; try again");
+    call_fail(call, &e);
+}
+
 void call_begin(struct server *s, struct http_conn *c, const struct http_head *head,
                 enum prepare_kind kind)
 {
@@ -118,14 +137,13 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
     job->seed = server_random();
     job->trace = call->track;
     http_take_body(c, &job->body);
-    if (worker_submit(s->workers, job) == ERR_OK) {
-        call->job = job;
-        return;
+    if (kind == PREPARE_RESPONSES) {
+        guard_who(head, http_peer(c), call->who);
+        snprintf(job->id, sizeof(job->id), "resp_%016llx%016llx",
+                 (unsigned long long)server_random(), (unsigned long long)server_random());
+        snprintf(call->answer_id, sizeof(call->answer_id), "%.39s", job->id);
     }
-    struct api_error e;
-    worker_job_free(job);
-    api_error_set(&e, 429, "queue_full", NULL, "too many requests wait to be prepared; try again");
-    call_fail(call, &e);
+    call_prepare(call, job);
     call_free_if_over(call);
 }
 
@@ -135,12 +153,14 @@ static void call_describe(struct call *call)
         [PREPARE_CHAT] = &dialect_chat,
         [PREPARE_COMPLETIONS] = &dialect_completions,
         [PREPARE_SIGNAL] = &dialect_signal,
+        [PREPARE_RESPONSES] = &dialect_responses,
     };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
     call->dialect = dialects[p->kind];
-    snprintf(call->answer_id, sizeof(call->answer_id), "%s%016llx", call->dialect->id_prefix,
-             (unsigned long long)server_random());
+    if (!call->answer_id[0])
+        snprintf(call->answer_id, sizeof(call->answer_id), "%s%016llx", call->dialect->id_prefix,
+                 (unsigned long long)server_random());
     call->head = (struct dialect_head){
         .id = call->answer_id,
         .model = s->model_id,
@@ -260,12 +280,20 @@ void call_prepared(struct server *s, struct worker_job *job)
     struct api_error e;
     call->job = NULL;
     job->prepared = NULL;
+    if (call->conn && p && p->error.status == 0 && p->response && p->response->needs_history) {
+        call->prepared = p;
+        call_response_load(call, job);
+        call_free_if_over(call);
+        return;
+    }
     worker_job_free(job);
     call->prepared = p;
     if (call->conn && p->error.status != 0) {
         call_fail(call, &p->error);
     } else if (call->conn && p->n_choices > 0) {
         call_describe(call);
+        if (p->response)
+            call_response_open(call);
         if (call_submit(call, &e))
             call_start(call);
         else
@@ -288,7 +316,8 @@ void call_closed(void *arg, struct http_conn *c)
         return;
     call->conn = NULL;
     log_debug("http", "%s: the client is gone", call->to.request_id);
-    call_abandon(call);
+    if (!call->is_detached)
+        call_abandon(call);
     call_free_if_over(call);
 }
 
@@ -311,15 +340,20 @@ void call_retry(struct server *s)
 /* End the calls of that id, or (NULL) all, that are not answered yet. */
 static int32_t call_fail_each(struct server *s, const char *request_id, const struct api_error *e)
 {
-    struct call *next;
     int32_t n = 0;
-    for (struct call *call = s->calls; call; call = next) {
-        next = call->next;
-        if (!call->conn || (request_id && strcmp(call->to.request_id, request_id) != 0))
+    uint64_t pass = ++s->next_pass;
+    for (struct call *call = s->calls; call;) {
+        bool is_due = call->pass != pass && (call->conn || call->is_detached) &&
+                      (!request_id || strcmp(call->to.request_id, request_id) == 0);
+        call->pass = pass;
+        if (!is_due) {
+            call = call->next;
             continue;
+        }
         call_fail(call, e);
         call_free_if_over(call);
         n++;
+        call = s->calls; /* others may have gone with it */
     }
     return n;
 }

@@ -9,7 +9,7 @@
 
 static void call_pause_if_full(struct call *call)
 {
-    if (http_unsent(call->conn) < LIMIT_UNSENT_HIGH)
+    if (!call->conn || call->is_detached || http_unsent(call->conn) < LIMIT_UNSENT_HIGH)
         return;
     /* Sent again with each token that is still under way: a command that found no room is made up for. */
     call->is_paused = true;
@@ -32,8 +32,17 @@ void call_resume_if_empty(struct call *call)
 void call_drained(void *arg, struct http_conn *c)
 {
     struct call *call = http_data(c);
-    if (call)
-        call_resume_if_empty(call);
+    if (!call)
+        return;
+    call_resume_if_empty(call);
+    if (call->response)
+        call_response_resume(call);
+}
+
+bool call_is_wanted(const struct call *call)
+{
+    bool is_over = call->response && response_is_over(call->response);
+    return (call->conn || call->is_detached) && !is_over;
 }
 
 /* --- the stream --- */
@@ -41,7 +50,11 @@ void call_drained(void *arg, struct http_conn *c)
 void call_start(struct call *call)
 {
     struct server *s = call->server;
-    call->is_streaming = call->prepared->is_stream;
+    call->is_streaming = call->prepared->is_stream || call->response;
+    if (call->response) {
+        call_response_start(call);
+        return;
+    }
     if (!call->is_streaming) {
         for (int32_t i = 0; i < call->n_legs; i++)
             leg_show_prompt(&call->legs[i]);
@@ -117,7 +130,7 @@ static void call_token(struct leg *leg, const struct sched_token *t)
 {
     struct call *call = leg->call;
     struct server *s = call->server;
-    if (!call->conn)
+    if (!call_is_wanted(call))
         return;
     answer_add(&leg->answer, &t->token);
     leg->text_safe = t->text_safe;
@@ -130,16 +143,19 @@ static void call_token(struct leg *leg, const struct sched_token *t)
     call_write_leg(leg);
     if (!call_may_send(call))
         return;
-    if (s->out.len > 0)
-        call_mark_first_write(call);
-    http_stream_add(call->conn, s->out.data, s->out.len);
+    if (call->response) {
+        call_response_send(call);
+    } else {
+        if (s->out.len > 0)
+            call_mark_first_write(call);
+        http_stream_add(call->conn, s->out.data, s->out.len);
+    }
     call_pause_if_full(call);
 }
 
 /* --- the end --- */
 
-/* The last bytes are written: the connection is free for its next request. */
-static struct http_conn *call_let_go(struct call *call, enum call_outcome outcome)
+struct http_conn *call_let_go(struct call *call, enum call_outcome outcome)
 {
     struct http_conn *c = call->conn;
     call->conn = NULL;
@@ -204,6 +220,10 @@ static void call_stream_end(struct leg *leg)
         call_close(call);
     if (!call_may_send(call))
         return;
+    if (call->response) {
+        call_response_send(call);
+        return;
+    }
     http_stream_add(call->conn, s->out.data, s->out.len);
     if (call->n_live == 0)
         http_stream_end(call_let_go(call, is_error ? CALL_OUTCOME_ERROR : CALL_OUTCOME_SUCCESS));
@@ -246,11 +266,12 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
     log_debug("http", "%s: answer %d: %d prompt tokens in %lld ms, %d tokens in %lld ms",
               call->to.request_id, leg->index, f->n_prompt, (long long)f->prefill_us / 1000,
               f->n_tokens, (long long)f->decode_us / 1000);
-    if (call->conn && f->finish == FINISH_ERROR) {
+    bool is_wanted = call_is_wanted(call);
+    if (is_wanted && f->finish == FINISH_ERROR) {
         call_leg_failed(leg);
-    } else if (call->conn && call->is_streaming) {
+    } else if (is_wanted && call->is_streaming) {
         call_stream_end(leg);
-    } else if (call->conn) {
+    } else if (is_wanted) {
         leg_show(leg);
         if (call->n_live == 0)
             call_reply_whole(call);

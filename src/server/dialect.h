@@ -9,6 +9,8 @@
 #include "server/api_error.h"
 #include "server/split.h"
 
+struct response;
+
 struct dialect_head { /* the same in all parts of a reply */
     const char *id, *model, *fingerprint;
     int64_t created;
@@ -18,6 +20,7 @@ struct dialect_head { /* the same in all parts of a reply */
     int32_t n_prompt_logprobs; /* the same of the prompt, by themselves */
     bool echoes_logprobs;      /* the prompt's stand before the answer's */
     bool includes_usage;       /* of a stream */
+    struct response *response; /* Responses: where the answer is kept; else NULL */
 };
 
 struct dialect_usage {
@@ -86,11 +89,16 @@ struct dialect {
 extern const struct dialect dialect_chat;
 extern const struct dialect dialect_completions;
 extern const struct dialect dialect_signal; /* has but `whole` and `id_prefix` */
+/* Writes nothing: the answer goes into the log of head->response, from which streams and replies are told (call_response.c). */
+extern const struct dialect dialect_responses;
 
 /* --- dialect_logprobs.c: a member "logprobs" or "prompt_logprobs" of a choice --- */
 struct json_writer;
 void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
                            const struct dialect_choice *c);
+/* The values of that member's list alone, comma-separated. */
+void dialect_chat_tokens(struct json_writer *w, const struct dialect_head *h,
+                         const struct dialect_choice *c);
 void dialect_text_logprobs(struct json_writer *w, const struct dialect_head *h,
                            const struct dialect_choice *c);
 /* Nothing where none are asked for or this is not the part that tells them. */

@@ -31,17 +31,9 @@ static void logprobs_chat_token(struct json_writer *w, const struct tokenizer *t
     json_end_array(w);
 }
 
-void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
-                           const struct dialect_choice *c)
+void dialect_chat_tokens(struct json_writer *w, const struct dialect_head *h,
+                         const struct dialect_choice *c)
 {
-    json_key(w, "logprobs");
-    if (h->n_logprobs < 0) {
-        json_null(w);
-        return;
-    }
-    json_begin_object(w);
-    json_key(w, "content");
-    json_begin_array(w);
     for (size_t i = 0; i < c->n_tokens; i++) {
         const struct engine_token *t = &c->tokens[i].token;
         json_begin_object(w);
@@ -56,6 +48,20 @@ void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
         json_end_array(w);
         json_end_object(w);
     }
+}
+
+void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
+                           const struct dialect_choice *c)
+{
+    json_key(w, "logprobs");
+    if (h->n_logprobs < 0) {
+        json_null(w);
+        return;
+    }
+    json_begin_object(w);
+    json_key(w, "content");
+    json_begin_array(w);
+    dialect_chat_tokens(w, h, c);
     json_end_array(w);
     json_key(w, "refusal");
     json_null(w);

@@ -26,7 +26,9 @@ struct fields_row {
 #define COMP       FIELDS_ROUTE_COMPLETIONS
 #define SIGNAL     FIELDS_ROUTE_SIGNAL
 #define ALL        FIELDS_ROUTE_ALL
-#define EVERY      (ALL | SIGNAL)
+#define RESP       FIELDS_ROUTE_RESPONSES
+#define EVERY      (ALL | SIGNAL | RESP)
+#define MOST       (ALL | RESP)
 #define NUMBER     FIELDS_KIND_NUMBER
 #define INT        FIELDS_KIND_INT
 #define BOOL       FIELDS_KIND_BOOL
@@ -39,52 +41,73 @@ static const struct fields_row fields_table[] = {
     { "model", EVERY, OTHER, 0, 0, 0, "any name, or none, is served by the loaded model; with `--strict-model` another name is 404" },
     { "messages", CHAT | SIGNAL, OTHER, 0, 0, 0, "roles system, developer, user, assistant, tool; content is a string, null, or text parts (joined by a newline)" },
     { "prompt", COMP | SIGNAL, OTHER, 0, 0, 0, "a string, an array of strings, an array of token ids, or an array of those (of a signal, one alone); control tokens in strings are parsed" },
-    { "stream", ALL, BOOL, 0, 0, AT(stream), "server-sent events" },
+    { "stream", MOST, BOOL, 0, 0, AT(stream), "server-sent events" },
     { "stream_options", ALL, OTHER, 0, 0, 0, "`include_usage`: a last chunk with empty `choices` and the usage" },
     { "max_tokens", ALL, INT, -1, BIG, AT(max_tokens), "at most so many tokens, clamped to the room; unset or -1: until the model ends or the context is full; 0: only with `echo` or `prompt_logprobs`" },
     { "max_completion_tokens", ALL, INT, -1, BIG, AT(max_completion_tokens), "as `max_tokens`, and wins over it" },
     { "n_predict", COMP, INT, -1, BIG, AT(max_tokens), "as `max_tokens`" },
     { "n", ALL, INT, 1, LIMIT_CHOICES, AT(n), "answers per prompt; the first equals the one that `n` = 1 gives" },
     { "best_of", COMP, INT, 1, LIMIT_CHOICES, AT(best_of), "only the value of `n`" },
-    { "temperature", ALL, NUMBER, 0, 100, AT(temperature), "0: always the likeliest token" },
-    { "top_p", ALL, NUMBER, 0, 1, AT(top_p), "1: off" },
-    { "top_k", ALL, INT, -1, BIG, AT(top_k), "0, -1 or more than the vocabulary: off" },
-    { "min_p", ALL, NUMBER, 0, 1, AT(min_p), "0: off" },
-    { "typical_p", ALL, NUMBER, 0, 1, AT(typical_p), "1: off" },
-    { "xtc_probability", ALL, NUMBER, 0, 1, AT(xtc_probability), "0: off" },
-    { "xtc_threshold", ALL, NUMBER, 0, 1, AT(xtc_threshold), "over 0.5: off; 0.1 where only `xtc_probability` is given" },
-    { "repetition_penalty", ALL, NUMBER, 0.01, 100, AT(repetition_penalty), "1: off" },
-    { "repeat_penalty", ALL, NUMBER, 0.01, 100, AT(repetition_penalty), "as `repetition_penalty`" },
-    { "repeat_last_n", ALL, INT, -1, BIG, AT(penalty_last_n), "tokens that penalties look back on; 0 or -1: all" },
-    { "presence_penalty", ALL, NUMBER, -100, 100, AT(presence_penalty), "0: off" },
-    { "frequency_penalty", ALL, NUMBER, -100, 100, AT(frequency_penalty), "0: off" },
-    { "seed", ALL, INT, -9223372036854775808.0, 9223372036854775807.0, AT(seed), "same seed, same answer; unset or -1: a random one, told in the header `x-plumb-seed`" },
-    { "logit_bias", ALL, OTHER, 0, 0, 0, "object of token id to a number from -100 to 100; -100: never" },
-    { "stop", ALL, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
+    { "temperature", MOST, NUMBER, 0, 100, AT(temperature), "0: always the likeliest token" },
+    { "top_p", MOST, NUMBER, 0, 1, AT(top_p), "1: off" },
+    { "top_k", MOST, INT, -1, BIG, AT(top_k), "0, -1 or more than the vocabulary: off" },
+    { "min_p", MOST, NUMBER, 0, 1, AT(min_p), "0: off" },
+    { "typical_p", MOST, NUMBER, 0, 1, AT(typical_p), "1: off" },
+    { "xtc_probability", MOST, NUMBER, 0, 1, AT(xtc_probability), "0: off" },
+    { "xtc_threshold", MOST, NUMBER, 0, 1, AT(xtc_threshold), "over 0.5: off; 0.1 where only `xtc_probability` is given" },
+    { "repetition_penalty", MOST, NUMBER, 0.01, 100, AT(repetition_penalty), "1: off" },
+    { "repeat_penalty", MOST, NUMBER, 0.01, 100, AT(repetition_penalty), "as `repetition_penalty`" },
+    { "repeat_last_n", MOST, INT, -1, BIG, AT(penalty_last_n), "tokens that penalties look back on; 0 or -1: all" },
+    { "presence_penalty", MOST, NUMBER, -100, 100, AT(presence_penalty), "0: off" },
+    { "frequency_penalty", MOST, NUMBER, -100, 100, AT(frequency_penalty), "0: off" },
+    { "seed", MOST, INT, -9223372036854775808.0, 9223372036854775807.0, AT(seed), "same seed, same answer; unset or -1: a random one, told in the header `x-plumb-seed`" },
+    { "logit_bias", MOST, OTHER, 0, 0, 0, "object of token id to a number from -100 to 100; -100: never" },
+    { "stop", MOST, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
     { "logprobs", CHAT, BOOL, 0, 0, AT(logprobs), "log-probabilities of the answer's tokens" },
     { "top_logprobs", CHAT, INT, 0, 20, AT(n_logprobs), "so many of the likeliest tokens at each place; needs `logprobs`" },
     { "logprobs", COMP, INT, 0, 20, AT(n_logprobs), "log-probabilities of the tokens and of so many of the likeliest" },
     { "echo", COMP, BOOL, 0, 0, AT(echo), "the prompt comes first in the text, and with `logprobs` in its lists" },
     { "prompt_logprobs", COMP, INT, 0, 20, AT(n_prompt_logprobs), "log-probabilities of the prompt's tokens and of so many of the likeliest in their places" },
     { "suffix", COMP, OTHER, 0, 0, 0, "not supported: 400 unless empty" },
-    { "ignore_eos", ALL, BOOL, 0, 0, AT(ignore_eos), "the model's end tokens do not end the answer" },
+    { "ignore_eos", MOST, BOOL, 0, 0, AT(ignore_eos), "the model's end tokens do not end the answer" },
     { "tools", CHAT | SIGNAL, OTHER, 0, 0, 0, "handed to the template" },
     { "tool_choice", CHAT | SIGNAL, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; others are 400" },
     { "response_format", ALL, OTHER, 0, 0, 0, "`text`; json kinds are 400" },
-    { "chat_template_kwargs", CHAT | SIGNAL, OTHER, 0, 0, 0, "variables for the template" },
+    { "chat_template_kwargs", CHAT | SIGNAL | RESP, OTHER, 0, 0, 0, "variables for the template" },
     { "reasoning_effort", CHAT | SIGNAL, OTHER, 0, 0, 0, "a variable for the template" },
-    { "documents", CHAT | SIGNAL, OTHER, 0, 0, 0, "a variable for the template" },
+    { "documents", CHAT | SIGNAL | RESP, OTHER, 0, 0, 0, "a variable for the template" },
     { "add_generation_prompt", CHAT | SIGNAL, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
     { "priority", EVERY, INT, -1000, 1000, AT(priority), "lower goes first; 0 unless given" },
     { "deadline_ms", EVERY, INT, 1, 604800000, AT(deadline_ms), "so long after its arrival the request ends with an error (504, `deadline_exceeded`); what was streamed stays" },
-    { "background", EVERY, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do" },
+    { "background", ALL | SIGNAL, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do" },
     { "count", SIGNAL, INT, 1, ENGINE_SIGNAL_BINS_MAX, AT(count), "bins; 80 unless given" },
     { "minimum", SIGNAL, NUMBER, -1e6, 0, AT(minimum), "where the first bin begins, below 0; -20 unless given" },
     { "parallel_tool_calls", CHAT, NOTED, 0, 0, 0, "accepted" },
-    { "user", ALL, NOTED, 0, 0, 0, "accepted" },
-    { "metadata", ALL, NOTED, 0, 0, 0, "accepted" },
+    { "user", MOST, NOTED, 0, 0, 0, "accepted" },
+    { "metadata", MOST, NOTED, 0, 0, 0, "accepted" },
     { "store", ALL, NOTED, 0, 0, 0, "accepted: nothing is stored" },
-    { "service_tier", ALL, NOTED, 0, 0, 0, "accepted" },
+    { "input", RESP, OTHER, 0, 0, 0, "a string, or items: messages, calls of functions and custom tools, their outputs, reasoning, references to items of kept responses; others are skipped and named as `input.TYPE`" },
+    { "instructions", RESP, OTHER, 0, 0, 0, "a string; with all system and developer messages it becomes one system message at the front" },
+    { "previous_response_id", RESP, OTHER, 0, 0, 0, "a kept response whose conversation goes on; unknown: 404" },
+    { "conversation", RESP, OTHER, 0, 0, 0, "not supported: 400 unless null" },
+    { "prompt", RESP, OTHER, 0, 0, 0, "not supported: 400 unless null" },
+    { "store", RESP, BOOL, 0, 0, AT(store), "keep the response; true unless given" },
+    { "background", RESP, BOOL, 0, 0, AT(background), "answer at once, run without a client; needs `store`" },
+    { "max_output_tokens", RESP, INT, 1, BIG, AT(max_completion_tokens), "at most so many tokens, reasoning included; unset: until the model ends or the context is full" },
+    { "max_tool_calls", RESP, NOTED, 0, 0, 0, "accepted: it is about tools that run on the server" },
+    { "tools", RESP, OTHER, 0, 0, 0, "functions and custom tools; others are skipped and named as `tools.TYPE`" },
+    { "tool_choice", RESP, OTHER, 0, 0, 0, "`none`, `auto`, `required`, a function, a custom tool, `allowed_tools`" },
+    { "parallel_tool_calls", RESP, OTHER, 0, 0, 0, "as in chat" },
+    { "include", RESP, OTHER, 0, 0, 0, "`message.output_text.logprobs`; what else there is has no effect" },
+    { "top_logprobs", RESP, INT, 0, 20, AT(n_logprobs), "so many of the likeliest tokens at each place; log-probabilities are told where it is over 0 or `include` asks for them" },
+    { "reasoning", RESP, OTHER, 0, 0, 0, "`effort`, as `reasoning_effort` in chat; with `summary` the reasoning is told as a summary, else as reasoning text" },
+    { "text", RESP, OTHER, 0, 0, 0, "`format` of type text; json kinds are 400" },
+    { "truncation", RESP, OTHER, 0, 0, 0, "`disabled`: too long a conversation is 400; `auto`: its oldest turns are left out" },
+    { "stream_options", RESP, NOTED, 0, 0, 0, "accepted" },
+    { "prompt_cache_key", RESP, NOTED, 0, 0, 0, "accepted" },
+    { "prompt_cache_retention", RESP, NOTED, 0, 0, 0, "accepted" },
+    { "safety_identifier", RESP, NOTED, 0, 0, 0, "accepted" },
+    { "service_tier", MOST, NOTED, 0, 0, 0, "accepted" },
 };
 /* clang-format on */
 
@@ -97,13 +120,15 @@ static const struct fields_row *fields_find(const char *name, size_t len, enum f
     return NULL;
 }
 
-/* Append a name that came from a client to a header value: only characters that cannot do harm there, bounded. */
-static void fields_add_ignored(char *ignored, int *n, const char *name, size_t len)
+void fields_ignore(char *ignored, const char *name, size_t len)
 {
     size_t at = strlen(ignored);
-    if (*n >= LIMIT_IGNORED_NAMES || len > 64 || at + len + 2 > LIMIT_IGNORED_BYTES)
+    int n = at > 0;
+    for (const char *c = ignored; *c; c++)
+        n += *c == ',';
+    if (n >= LIMIT_IGNORED_NAMES || len > 64 || at + len + 2 > LIMIT_IGNORED_BYTES)
         return;
-    if ((*n)++ > 0)
+    if (n > 0)
         ignored[at++] = ',';
     for (size_t i = 0; i < len; i++) {
         char c = name[i];
@@ -145,8 +170,7 @@ static bool fields_read_one(const struct fields_row *row, const struct json *v, 
 bool fields_read(const struct json *body, enum fields_route route, struct fields *out,
                  char *ignored, struct api_error *e)
 {
-    int n_ignored = 0;
-    *out = (struct fields){ .add_generation_prompt = true };
+    *out = (struct fields){ .add_generation_prompt = true, .store = true };
     for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {
         void *at = (char *)out + fields_table[i].offset;
         if (fields_table[i].kind == FIELDS_KIND_NUMBER)
@@ -159,22 +183,38 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
         const struct json_member *m = &body->members[i];
         const struct fields_row *row = fields_find(m->key, m->key_len, route);
         if (!row)
-            fields_add_ignored(ignored, &n_ignored, m->key, m->key_len);
+            fields_ignore(ignored, m->key, m->key_len);
         else if (!json_is(&m->value, JSON_TYPE_NULL) && !fields_read_one(row, &m->value, out, e))
             return false;
     }
     return true;
 }
 
+static void fields_print_routes(struct buf *out, unsigned routes)
+{
+    static const char *const names[] = { "chat", "completions", "signal", "responses" };
+    bool is_first = true;
+    if (routes == EVERY) {
+        buf_add_str(out, "all");
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (!(routes >> i & 1))
+            continue;
+        buf_printf(out, "%s%s", is_first ? "" : ", ", names[i]);
+        is_first = false;
+    }
+}
+
 void fields_print(struct buf *out)
 {
-    static const char *const routes[] = { "",       "chat",         "completions",         "both",
-                                          "signal", "chat, signal", "completions, signal", "all" };
     static const char *const kinds[] = { "number", "integer", "boolean", "", "" };
     buf_add_str(out, "| field | endpoint | type | meaning |\n|---|---|---|---|\n");
     for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {
         const struct fields_row *r = &fields_table[i];
-        buf_printf(out, "| `%s` | %s | %s", r->name, routes[r->routes], kinds[r->kind]);
+        buf_printf(out, "| `%s` | ", r->name);
+        fields_print_routes(out, r->routes);
+        buf_printf(out, " | %s", kinds[r->kind]);
         if ((r->kind == NUMBER || r->kind == INT) && r->max < BIG)
             buf_printf(out, " %g to %g", r->min, r->max);
         buf_printf(out, " | %s |\n", r->doc);

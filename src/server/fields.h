@@ -11,6 +11,7 @@ enum fields_route {
     FIELDS_ROUTE_CHAT = 1 << 0,
     FIELDS_ROUTE_COMPLETIONS = 1 << 1,
     FIELDS_ROUTE_SIGNAL = 1 << 2,
+    FIELDS_ROUTE_RESPONSES = 1 << 3,
     FIELDS_ROUTE_ALL = FIELDS_ROUTE_CHAT | FIELDS_ROUTE_COMPLETIONS,
 };
 
@@ -27,6 +28,7 @@ struct fields {
     int64_t n_logprobs; /* completions: logprobs; chat: top_logprobs */
     bool logprobs;      /* chat */
     bool stream, echo, ignore_eos, background;
+    bool store; /* true unless given */
     bool add_generation_prompt;
 };
 
@@ -34,6 +36,9 @@ struct fields {
  * ("a,b"; names are cut to harmless characters). False: e says which field and why (400). */
 bool fields_read(const struct json *body, enum fields_route route, struct fields *out,
                  char *ignored, struct api_error *e) MUST_CHECK;
+
+/* Append a name that came from a client to ignored[LIMIT_IGNORED_BYTES]: only characters that cannot do harm in a header, bounded. */
+void fields_ignore(char *ignored, const char *name, size_t len);
 
 /* The table as Markdown, for docs/api.md. */
 void fields_print(struct buf *out);

@@ -1,4 +1,4 @@
-/* limits.h - every bound of the server that a client can run into, in one table. docs/security.md has it too: tools/gen-limits-docs. */
+/* limits.h - every bound of the server that a client can run into, in one table. docs/api.md repeats them for users. */
 #ifndef PLUMB_SERVER_LIMITS_H
 #define PLUMB_SERVER_LIMITS_H
 
@@ -16,13 +16,6 @@
 #define LIMIT_STALL_SECONDS  60 /* a client that takes no byte for so long counts as gone */
 #define LIMIT_UNSENT_HIGH    (256 << 10) /* unsent output at which a stream's rows pause ... */
 #define LIMIT_UNSENT_LOW     (64 << 10)  /* ... and go on */
-#define LIMIT_KEEP_ALIVE_MS  8000 /* silence on a stream, at most: then an event that says nothing */
-
-/* keys */
-#define LIMIT_API_KEYS          1024
-#define LIMIT_API_KEY_BYTES     512       /* of one, at most ... */
-#define LIMIT_API_KEY_MIN_BYTES 8         /* ... and at least */
-#define LIMIT_API_KEY_FILE      (1 << 20) /* bytes of --api-key-file */
 
 /* preparation */
 #define LIMIT_PREPARING    64          /* requests of a class that wait for a slot */
@@ -45,5 +38,11 @@
 #define LIMIT_DRAIN_SECONDS    30          /* running answers may go on so long after SIGTERM */
 #define LIMIT_WEDGED_SECONDS   120         /* a step that takes longer will not end any more */
 #define LIMIT_RETRY_SECONDS    5           /* what Retry-After says */
+
+/* kept responses */
+#define LIMIT_STORE_BYTES     (256 << 20) /* of all, unless --store-size says otherwise */
+#define LIMIT_STORE_DAYS      30          /* since their last use, unless --store-days does */
+#define LIMIT_INPUT_ITEMS     100         /* told at a time */
+#define LIMIT_SILENCE_SECONDS 10          /* a stream says something at least so often */
 
 #endif

@@ -273,8 +273,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
 
 /* --- the way in --- */
 
-static void prepare_generation(const struct prepare_context *ctx, const struct prepare_input *in,
-                               const struct json *body, struct prepared *p)
+void prepare_generation(const struct prepare_context *ctx, const struct prepare_input *in,
+                        const struct json *body, struct prepared *p)
 {
     struct prepare_generation g = { .ctx = ctx, .in = in, .body = body, .p = p };
     if (prepare_fields(&g, in->seed, &p->error))
@@ -293,23 +293,42 @@ static bool prepare_parse(const struct prepare_input *in, struct json_doc *doc, 
         trace_span("request.body_parse", in->trace, start_us, clock_us(), "{\"bytes\":%zu}", in->n);
     if (code != ERR_OK)
         return api_error_set(e, 400, NULL, NULL, "the body is not JSON: %s", err.text);
-    if (!json_is(&doc->root, JSON_TYPE_OBJECT))
+    if (!json_is(&doc->root,
+                 in->kind == PREPARE_RESPONSE_ITEMS ? JSON_TYPE_ARRAY : JSON_TYPE_OBJECT))
         return api_error_set(e, 400, NULL, NULL, "the body must be a JSON object");
     if (in->is_cancelled && atomic_load(in->is_cancelled))
         return api_error_set(e, 499, "cancelled", NULL, "cancelled");
     return true;
 }
 
-struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in)
+struct prepared *prepare_new(enum prepare_kind kind)
 {
     struct prepared *p = mem_alloc(MEM_CAT_REQUEST, sizeof(*p));
-    struct json_doc doc = { 0 };
-    p->kind = in->kind;
+    p->kind = kind;
     buf_init(&p->reply, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
+    return p;
+}
+
+static struct prepared *prepare_responses_of(const struct prepare_context *ctx,
+                                             const struct prepare_input *in,
+                                             const struct json *body, struct prepared *p)
+{
+    prepare_free(p);
+    return prepare_responses(ctx, in, body);
+}
+
+struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in)
+{
+    struct prepared *p = prepare_new(in->kind);
+    struct json_doc doc = { 0 };
     bool is_fine = prepare_parse(in, &doc, &p->error);
     int64_t start_us = clock_us();
     if (!is_fine)
         ; /* p->error says why */
+    else if (in->kind == PREPARE_RESPONSES)
+        p = prepare_responses_of(ctx, in, &doc.root, p);
+    else if (in->kind == PREPARE_RESPONSE_ITEMS)
+        prepare_response_items(in, &doc.root, p);
     else if (in->kind <= PREPARE_SIGNAL)
         prepare_generation(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_TOKENIZE)
@@ -340,6 +359,7 @@ void prepare_free(struct prepared *p)
         mem_free(MEM_CAT_REQUEST, p->prompts[i].scores);
     }
     mem_free(MEM_CAT_REQUEST, p->signal.bins);
+    prepare_responses_free(p->response);
     buf_release(&p->reply);
     mem_free(MEM_CAT_REQUEST, p);
 }

@@ -9,14 +9,23 @@
 #include "server/limits.h"
 #include "server/server.h"
 #include "server/split.h"
+#include "server/store.h"
 
 enum prepare_kind {
     PREPARE_CHAT,
     PREPARE_COMPLETIONS,
-    PREPARE_SIGNAL, /* the last one that the scheduler takes */
+    PREPARE_SIGNAL,
+    PREPARE_RESPONSES, /* the last one that the scheduler takes */
     PREPARE_TOKENIZE,
     PREPARE_DETOKENIZE,
     PREPARE_APPLY_TEMPLATE,
+    PREPARE_RESPONSE_ITEMS, /* the body is a kept input, `list` says what of it */
+};
+
+struct prepare_list { /* which input items of a response */
+    int32_t limit;    /* at most so many */
+    bool is_ascending;
+    char after[STORE_ID_BYTES * 2]; /* behind the item of that id; "" = from the beginning */
 };
 
 struct prepare_context {
@@ -32,6 +41,21 @@ struct prepare_input {
     uint64_t seed;                    /* what to use where the request names none */
     uint64_t trace;                   /* track; 0 = none */
     const _Atomic bool *is_cancelled; /* may be NULL; when true the result is not wanted any more */
+    const char *id;                   /* of the answer; RESPONSES */
+    struct store_job
+        *history; /* RESPONSES: the CHAIN that was asked for, its rows are used up; or NULL */
+    const struct prepare_list *list; /* RESPONSE_ITEMS */
+};
+
+/* What a request of the Responses API is beside the chat request that it is made. */
+struct prepared_response {
+    /* Kept responses are named and not there: prepare again with their CHAIN. Nothing else is set then. */
+    bool needs_history;
+    char previous[STORE_ID_BYTES];
+    char (*more)[STORE_ID_BYTES]; /* [n_more], MEM_CAT_SERVER */
+    int32_t n_more;
+    bool is_stored, is_background, has_summary;
+    struct buf frame, input, custom; /* of struct response */
 };
 
 /* One prompt of a request. */
@@ -69,6 +93,7 @@ struct prepared {
     bool is_split; /* the answers are looked through for reasoning and tool calls */
     struct split_config split;
     char ignored[LIMIT_IGNORED_BYTES];
+    struct prepared_response *response; /* RESPONSES */
 };
 
 struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in);

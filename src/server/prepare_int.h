@@ -18,6 +18,21 @@ struct prepare_generation { /* what is gathered before the requests are made */
     struct prepared *p;
 };
 
+/* Empty, with a reply buffer. Free with prepare_free. */
+struct prepared *prepare_new(enum prepare_kind kind);
+
+/* A generation, from fields to requests: fills p, or p->error. */
+void prepare_generation(const struct prepare_context *ctx, const struct prepare_input *in,
+                        const struct json *body, struct prepared *p);
+
+/* A request of the Responses API. Never NULL. */
+struct prepared *prepare_responses(const struct prepare_context *ctx,
+                                   const struct prepare_input *in, const struct json *body);
+void prepare_responses_free(struct prepared_response *r); /* may be NULL */
+/* A part of a kept input: fills p->reply. */
+void prepare_response_items(const struct prepare_input *in, const struct json *items,
+                            struct prepared *p);
+
 /* Read the prompts (or messages) and make their requests. */
 bool prepare_prompts(struct prepare_generation *g, struct api_error *e);
 

@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "server/server_int.h"
-#include "server/tls.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -57,8 +56,12 @@ static void server_prepare(void *arg, struct worker_job *job)
         .seed = job->seed,
         .trace = job->trace,
         .is_cancelled = &job->is_cancelled,
+        .id = job->id,
+        .history = job->history,
+        .list = &job->list,
     };
     job->prepared = prepare_request(&s->prepare, &in);
+    job->keeps_body = job->prepared->response && job->prepared->response->needs_history;
 }
 
 static void server_wake(void *arg) /* thread: any */
@@ -105,15 +108,24 @@ static void server_handle_event(struct server *s, const struct sched_event *ev)
     }
 }
 
+/* What workers and the disk thread have done. */
+static void server_take_jobs(struct server *s)
+{
+    struct worker_job *job;
+    struct store_job *kept;
+    while ((job = worker_next(s->workers)) != NULL)
+        call_prepared(s, job);
+    while (s->store && (kept = store_next(s->store)) != NULL)
+        call_stored(s, kept);
+}
+
 static void server_on_wake(evutil_socket_t fd, short what, void *arg)
 {
     struct server *s = arg;
     uint64_t count;
-    struct worker_job *job;
     struct sched_event ev;
     (void)!read(s->wake_fd, &count, sizeof(count));
-    while ((job = worker_next(s->workers)) != NULL)
-        call_prepared(s, job);
+    server_take_jobs(s);
     int n = 0;
     while (n < EVENTS_PER_WAKE && sched_next_event(s->sched, &ev, 0) == ERR_OK) {
         server_handle_event(s, &ev);
@@ -203,8 +215,8 @@ static void server_set_url(struct server *s)
     if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
         host = "127.0.0.1";
     bool is_v6 = strchr(host, ':') != NULL;
-    snprintf(s->url, sizeof(s->url), "%s://%s%s%s:%d", s->tls ? "https" : "http", is_v6 ? "[" : "",
-             host, is_v6 ? "]" : "", http_server_port(s->http));
+    snprintf(s->url, sizeof(s->url), "http://%s%s%s:%d", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
+             http_server_port(s->http));
 }
 
 static void server_set_config(struct server *s, const struct server_config *config)
@@ -220,8 +232,10 @@ static void server_set_config(struct server *s, const struct server_config *conf
         s->config.wedged_seconds = LIMIT_WEDGED_SECONDS;
     if (s->config.max_stall_ms == 0)
         s->config.max_stall_ms = 250;
-    if (s->config.keep_alive_ms == 0)
-        s->config.keep_alive_ms = LIMIT_KEEP_ALIVE_MS;
+    if (s->config.store_bytes == 0)
+        s->config.store_bytes = LIMIT_STORE_BYTES;
+    if (s->config.store_days == 0)
+        s->config.store_days = LIMIT_STORE_DAYS;
     const char *host = config->host;
     size_t n = strlen(host);
     bool is_bracketed = n > 1 && host[0] == '[' && host[n - 1] == ']';
@@ -233,15 +247,13 @@ static void server_set_config(struct server *s, const struct server_config *conf
 static bool server_collect(struct server *s)
 {
     struct sched_event ev;
-    struct worker_job *job;
     int64_t end_us = clock_us() + FREE_US;
     call_end_all(s, "the server stops");
     sched_drain(s->sched);
     while (s->n_calls > 0 && clock_us() < end_us) {
         if (s->has_due)
             call_retry(s);
-        while ((job = worker_next(s->workers)) != NULL)
-            call_prepared(s, job);
+        server_take_jobs(s);
         while (sched_next_event(s->sched, &ev, 10000) == ERR_OK)
             server_handle_event(s, &ev);
     }
@@ -254,6 +266,7 @@ static void server_free(struct server *s)
     if (s->sched)
         sched_stop(s->sched);
     worker_pool_free(s->workers);
+    store_free(s->store);
     for (size_t i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -261,40 +274,16 @@ static void server_free(struct server *s)
         event_base_free(s->base);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
-    tls_close(s->tls);
-    guard_release(s);
     buf_release(&s->out);
     buf_release(&s->text);
     mem_free(MEM_CAT_SERVER, s);
 }
 
-static enum err_code server_listen(struct server *s, struct err *err)
-{
-    const struct server_config *config = &s->config;
-    enum err_code code = guard_init(s, err);
-    if (code == ERR_OK && (config->tls_cert || config->tls_key)) {
-        if (!config->tls_cert || !config->tls_key)
-            return err_set(err, ERR_INVALID, "--tls-cert and --tls-key go together: %s is missing",
-                           config->tls_cert ? "--tls-key" : "--tls-cert");
-        code = tls_open(config->tls_cert, config->tls_key, &s->tls, err);
-    }
-    if (code != ERR_OK)
-        return code;
-    const struct http_options o = {
-        .base = s->base,
-        .host = s->bind_host,
-        .port = config->port,
-        .ops = { route_head, route_request, route_refuse, call_closed, call_drained, s },
-        .seconds = { config->head_seconds, config->body_seconds, config->idle_seconds,
-                     config->stall_seconds },
-        .tls = s->tls,
-    };
-    return http_server_open(&o, &s->http, err);
-}
-
 static enum err_code server_start(struct server *s, struct err *err)
 {
     static const int signals[2] = { SIGTERM, SIGINT };
+    const struct http_ops ops = { route_head,  route_request, route_refuse,
+                                  call_closed, call_drained,  s };
     s->base = event_base_new();
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!s->base || s->wake_fd < 0)
@@ -309,10 +298,19 @@ static enum err_code server_start(struct server *s, struct err *err)
         event_add(s->signals[i], NULL);
     }
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write(), not our end */
-    enum err_code code = server_listen(s, err);
+    signal(SIGXFSZ, SIG_IGN); /* nor is a file that may not grow */
+    const struct http_seconds seconds = { s->config.head_seconds, s->config.body_seconds,
+                                          s->config.idle_seconds, s->config.stall_seconds };
+    enum err_code code =
+        http_server_open(s->base, s->bind_host, s->config.port, &ops, &seconds, &s->http, err);
     if (code != ERR_OK)
         return code;
     server_set_url(s);
+    if (s->config.state_dir) {
+        const struct store_config store = { s->config.state_dir, s->config.store_bytes,
+                                            s->config.store_days * 86400, server_wake, s };
+        s->store = store_new(&store);
+    }
     const struct worker_config wc = {
         .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, 1, 1 },
         .max_queued =

@@ -6,24 +6,19 @@
 #include "server/answer.h"
 #include "server/dialect.h"
 #include "server/http.h"
+#include "server/response.h"
 #include "server/server.h"
 #include "server/worker.h"
 
 struct event;
-struct tls;
 
 enum server_state { SERVER_STATE_LOADING, SERVER_STATE_READY, SERVER_STATE_DRAINING };
-
-struct guard_digest {
-    unsigned char bytes[32];
-};
 
 /* Whom a reply is for: what its headers say again. */
 struct reply_to {
     char request_id[LIMIT_REQUEST_ID_BYTES + 1];
     char trace_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": there is no trace */
     char origin[256];                          /* of the page that calls, if it may; "" */
-    bool is_anthropic; /* errors have that API's shape, and its header says the id again */
 };
 
 /* One answer of a call: a generation that the scheduler owns until its FINISHED event. */
@@ -53,6 +48,15 @@ enum call_outcome { CALL_OUTCOME_ABORT, CALL_OUTCOME_SUCCESS, CALL_OUTCOME_ERROR
 #define CALL_OUTCOME_COUNT 3
 const char *call_outcome_name(enum call_outcome o);
 
+enum call_wish {                /* what is to be done with a kept response */
+                 CALL_WISH_RUN, /* nothing: it is being made */
+                 CALL_WISH_OBJECT,
+                 CALL_WISH_STREAM,
+                 CALL_WISH_ITEMS,
+                 CALL_WISH_CANCEL,
+                 CALL_WISH_DELETE,
+};
+
 /* One API request, from its body to the end of its reply. Lives until the worker has given its job back and all legs are finished, even
  * if the client goes earlier. */
 struct call {
@@ -60,6 +64,7 @@ struct call {
     struct call *prev, *next;
     struct http_conn *conn; /* NULL: answered, or the client is gone */
     uint64_t id;
+    uint64_t pass; /* over all calls that last met it */
     struct reply_to to;
     uint64_t account; /* whose turn it takes */
     int64_t arrived_us;
@@ -70,6 +75,20 @@ struct call {
     int64_t score_bytes; /* counted in the server's */
     const struct dialect *dialect;
     char answer_id[40]; /* "chatcmpl-..." */
+    /* Responses API: call_response.c */
+    struct response *response; /* the one that it runs or shows */
+    struct response_view view; /* how much of its stream the client has */
+    unsigned char who[STORE_WHO_BYTES];
+    enum call_wish wish;
+    struct prepare_list list; /* ITEMS */
+    bool is_run;              /* the response's answer comes from here */
+    bool is_view_stream;      /* the client gets events, else the object */
+    bool is_detached;         /* it runs whether or not there is a client */
+    bool
+        has_begun; /* head or reply are out: what goes wrong from here on is told by the response */
+    bool is_dropped;          /* it was deleted while it ran: not to be kept */
+    int32_t n_store;          /* store jobs that will come back */
+    struct worker_job *again; /* to be prepared again, once its history is here */
     struct dialect_head head;
     struct leg *legs;             /* [n_legs] */
     struct dialect_state *states; /* [n_legs] of the stream */
@@ -91,16 +110,14 @@ struct server {
     struct http_server *http;
     struct sched *sched;
     struct worker_pool *workers;
+    struct store *store;            /* NULL: responses are not kept */
     struct prepare_context prepare; /* valid from READY on */
-    unsigned char secret[16];       /* of hashes of keys and accounts */
-    struct guard_digest *keys;      /* [n_keys]; NULL: none is asked for */
-    int32_t n_keys;
-    struct tls *tls;           /* NULL: plain text */
-    struct server_model model; /* valid from READY on */
+    unsigned char secret[16];       /* of account hashes */
+    struct server_model model;      /* valid from READY on */
     const char *model_id;
     struct call *calls;
     int32_t n_calls;
-    uint64_t next_id, next_track;
+    uint64_t next_id, next_track, next_pass;
     int64_t score_bytes; /* of all calls */
     int64_t n_outcomes[CALL_OUTCOME_COUNT];
     struct leg *legs[LIMIT_LIVE]; /* by id % LIMIT_LIVE */
@@ -118,21 +135,19 @@ int64_t route_head(void *arg, struct http_conn *c, const struct http_head *head)
 void route_request(void *arg, struct http_conn *c, const struct http_head *head);
 void route_refuse(void *arg, struct http_conn *c, const struct http_head *head, int status,
                   const char *text);
-bool route_is_anthropic(const char *path); /* /v1/messages and what is below it */
 
-/* --- guard.c: who may be served, and on whose account --- */
-/* Take the keys. Errors: ERR_INVALID - settings that would let in who should not be. */
-enum err_code guard_init(struct server *s, struct err *err) MUST_CHECK;
-void guard_release(struct server *s);
-/* Is one of the keys there, where keys are asked for? In constant time for any key of a length. */
-bool guard_key(const struct server *s, const struct http_head *head);
+/* --- guard.c: may this Host and this Origin be served? --- */
 bool guard_host(const struct server *s, const char *host);
 /* own_host: the request's Host, whose pages are the server's own. */
 bool guard_origin(const struct server *s, const char *origin, const char *own_host);
 /* On whose account a request goes: a hash of its API key, else of the address. */
 uint64_t guard_account(const struct server *s, const struct http_head *head, const char *peer);
 
+/* Who asks, for what is kept: the same hash after a restart. Everyone on this machine without a key is one. */
+void guard_who(const struct http_head *head, const char *peer, unsigned char *who);
+
 /* --- call.c: from the body to acceptance, and the ends that are not answers --- */
+struct call *call_new(struct server *s, struct http_conn *c, const struct http_head *head);
 void call_begin(struct server *s, struct http_conn *c, const struct http_head *head,
                 enum prepare_kind kind);
 void call_prepared(struct server *s, struct worker_job *job);
@@ -143,6 +158,10 @@ void call_fail(struct call *call, const struct api_error *e);
 int32_t call_cancel_id(struct server *s, const char *request_id); /* how many had that id */
 void call_end_all(struct server *s, const char *why);
 void call_free_if_over(struct call *call);
+/* Nobody waits for it any more: what it holds comes back at once, or as soon as a worker or the scheduler is done with it. */
+void call_abandon(struct call *call);
+/* Give the job to the workers; the call fails where they have no room. */
+void call_prepare(struct call *call, struct worker_job *job);
 void call_extra_headers(const struct call *call, char *out, size_t n);
 
 /* --- call_answer.c: from acceptance to the end of the reply --- */
@@ -150,6 +169,27 @@ void call_start(struct call *call);
 void call_event(struct server *s, const struct sched_event *ev);
 void call_drained(void *arg, struct http_conn *c); /* http_ops.drained */
 void call_resume_if_empty(struct call *call);
+
+/* The last bytes are about to be written: the connection is free for its next request. */
+struct http_conn *call_let_go(struct call *call, enum call_outcome outcome);
+/* Does anybody still want its answer? */
+bool call_is_wanted(const struct call *call);
+
+/* --- call_response.c: the Responses API: what runs, what is kept, who looks on --- */
+/* The head says that it was prepared; the scheduler does not have it yet. */
+void call_response_open(struct call *call);
+void call_response_start(struct call *call);  /* accepted */
+void call_response_send(struct call *call);   /* its log has grown, or it is over */
+void call_response_resume(struct call *call); /* its client can take more */
+void call_response_fail(struct call *call, const struct api_error *e); /* has_begun */
+void call_response_gone(
+    struct call *call); /* nobody waits for it any more: those who look on are told */
+/* Ask the store for what the request names. */
+void call_response_load(struct call *call, struct worker_job *job);
+void call_stored(struct server *s, struct store_job *job);
+/* GET, DELETE and POST of /v1/responses/...; rest: what follows the last slash of that. */
+void call_response_ask(struct server *s, struct http_conn *c, const struct http_head *head,
+                       const char *rest);
 
 /* --- leg.c: an answer's tokens to parts, and parts to the stream or to what the reply at the end needs --- */
 /* index, prompt, call and id are set. */

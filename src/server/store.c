@@ -67,6 +67,7 @@ void store_job_free(struct store_job *job)
     for (int32_t i = 0; i < job->n; i++)
         store_row_release(&job->rows[i]);
     mem_free(MEM_CAT_SERVER, job->rows);
+    mem_free(MEM_CAT_SERVER, job->more);
     mem_free(MEM_CAT_SERVER, job);
 }
 
@@ -133,31 +134,41 @@ static void store_judge(struct store *s, const struct err *err)
 
 /* --- operations (the disk thread) --- */
 
+/* One more row of a chain or beside it. *bytes: of all so far. */
+static enum err_code store_add_found(struct store *s, struct store_job *job, const char *id,
+                                     size_t *bytes)
+{
+    if (job->n == STORE_CHAIN_ROWS || *bytes > STORE_CHAIN_BYTES)
+        return err_set(&job->err, ERR_UNSUPPORTED,
+                       "the conversation has more than %d turns or %d bytes", STORE_CHAIN_ROWS,
+                       STORE_CHAIN_BYTES);
+    store_job_add_row(job);
+    struct store_row *row = &job->rows[job->n - 1];
+    snprintf(job->id, sizeof(job->id), "%s", id); /* the one that an error is about */
+    enum err_code code = store_db_get(s->db, job->who, id, s->config.max_age_s, row, &job->err);
+    *bytes += store_row_bytes(row);
+    return code;
+}
+
 static enum err_code store_chain(struct store *s, struct store_job *job)
 {
     size_t bytes = 0;
     char id[STORE_ID_BYTES];
+    enum err_code code = ERR_OK;
     memcpy(id, job->id, sizeof(id));
-    while (id[0]) {
-        if (job->n == STORE_CHAIN_ROWS || bytes > STORE_CHAIN_BYTES)
-            return err_set(&job->err, ERR_UNSUPPORTED,
-                           "the conversation has more than %d turns or %d bytes", STORE_CHAIN_ROWS,
-                           STORE_CHAIN_BYTES);
-        store_job_add_row(job);
-        struct store_row *row = &job->rows[job->n - 1];
-        memcpy(job->id, id, sizeof(id)); /* the one that an error is about */
-        enum err_code code = store_db_get(s->db, job->who, id, s->config.max_age_s, row, &job->err);
-        if (code != ERR_OK)
-            return code;
-        bytes += store_row_bytes(row);
-        memcpy(id, row->previous, sizeof(id));
+    while (id[0] && code == ERR_OK) {
+        code = store_add_found(s, job, id, &bytes);
+        memcpy(id, job->rows[job->n - 1].previous, sizeof(id));
     }
+    job->n_chain = job->n;
     for (int32_t i = 0, k = job->n - 1; i < k; i++, k--) {
         struct store_row row = job->rows[i];
         job->rows[i] = job->rows[k];
         job->rows[k] = row;
     }
-    return ERR_OK;
+    for (int32_t i = 0; i < job->n_more && code == ERR_OK; i++)
+        code = store_add_found(s, job, job->more[i], &bytes);
+    return code;
 }
 
 static enum err_code store_do(struct store *s, struct store_job *job)

@@ -32,10 +32,10 @@ struct store_row {
 };
 
 enum store_op {
-    STORE_OP_OPEN,   /* sent by the store itself */
-    STORE_OP_PUT,    /* rows[0] is added or takes the place of the one with its id */
-    STORE_OP_GET,    /* the row named id */
-    STORE_OP_CHAIN,  /* the row named id and all before it, the oldest first */
+    STORE_OP_OPEN, /* sent by the store itself */
+    STORE_OP_PUT,  /* rows[0] is added or takes the place of the one with its id */
+    STORE_OP_GET,  /* the row named id */
+    STORE_OP_CHAIN, /* the row named id and all before it, the oldest first; then the rows of `more` */
     STORE_OP_DELETE, /* the row named id */
 };
 
@@ -43,11 +43,14 @@ struct store_job {
     struct disk_job disk;
     enum store_op op;
     unsigned char who[STORE_WHO_BYTES];
-    char id[STORE_ID_BYTES]; /* GET, CHAIN, DELETE */
-    void *owner;             /* the caller's, not looked at */
+    char id[STORE_ID_BYTES];      /* GET, CHAIN ("" = no chain), DELETE */
+    char (*more)[STORE_ID_BYTES]; /* CHAIN: [n_more] rows that are wanted, too; the job's */
+    int32_t n_more;
+    void *owner; /* the caller's, not looked at */
     /* results; of PUT: rows[0] */
     struct store_row *rows; /* [n] */
     int32_t n;
+    int32_t n_chain; /* CHAIN: of those, the chain's */
     struct err err; /* code ERR_OK: done. ERR_NOT_FOUND: no such row, id names it. Else: the disk */
     /* private to store.c */
     struct store *store;

@@ -98,7 +98,8 @@ static void *worker_run(void *arg)
                        "{\"class\":\"%s\",\"capacity\":%d}", worker_class_name(line->class),
                        p->config.slots[line->class]);
         p->config.prepare(p->config.prepare_arg, job);
-        buf_release(&job->body);
+        if (!job->keeps_body)
+            buf_release(&job->body);
         pthread_mutex_lock(&p->lock);
         worker_list_add(&p->done, job);
         line->running--;
@@ -202,6 +203,7 @@ void worker_job_free(struct worker_job *job)
     if (!job)
         return;
     prepare_free(job->prepared);
+    store_job_free(job->history);
     buf_release(&job->body);
     mem_free(MEM_CAT_REQUEST, job);
 }

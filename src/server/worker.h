@@ -24,6 +24,10 @@ struct worker_job {
     enum worker_class class;
     enum prepare_kind kind;
     struct buf body;
+    bool keeps_body;           /* set by `prepare`: the job is to be done again */
+    char id[STORE_ID_BYTES];   /* as in struct prepare_input, and the next two */
+    struct store_job *history; /* the job's */
+    struct prepare_list list;
     uint64_t seed;
     uint64_t trace;            /* track; 0 = none */
     _Atomic bool is_cancelled; /* set by worker_cancel: `prepare` may end early */
