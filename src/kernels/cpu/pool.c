@@ -38,7 +38,9 @@ struct pool {
     _Atomic(void *) ctx;
     _Atomic uint32_t n;
     _Alignas(64) _Atomic uint32_t wake; /* futex word: job number */
-    _Atomic int32_t n_sleeping;
+    /* Some worker may sleep. Whoever wakes them takes it back: a woken worker may wait long for a core, and until it has one each
+     * job would pay for another wake (146 a token on a machine with five times as much to do as it can). */
+    _Atomic uint32_t has_sleepers;
     _Atomic bool quit;
     int n_threads;
     struct pool_worker *workers; /* [n_threads - 1] */
@@ -105,10 +107,9 @@ static uint32_t pool_next_job(struct pool *p, uint32_t last)
             return id;
         pause_cpu();
     }
-    atomic_fetch_add(&p->n_sleeping, 1);
+    atomic_store(&p->has_sleepers, 1);
     while (atomic_load(&p->wake) == last && !atomic_load(&p->quit))
         futex_wait(&p->wake, last);
-    atomic_fetch_sub(&p->n_sleeping, 1);
     return atomic_load(&p->wake);
 }
 
@@ -141,7 +142,7 @@ void pool_run(struct pool *p, pool_fn *fn, void *ctx, int64_t n)
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     atomic_store_explicit(&p->ticket, (uint64_t)id << 32 | (uint32_t)n, memory_order_seq_cst);
     atomic_store_explicit(&p->wake, id, memory_order_seq_cst);
-    if (atomic_load(&p->n_sleeping) > 0)
+    if (atomic_load(&p->has_sleepers) && atomic_exchange(&p->has_sleepers, 0))
         futex_wake(&p->wake, INT32_MAX);
     pool_work(p, id, 0);
     for (int i = 0; atomic_load_explicit(&p->done, memory_order_acquire) != (uint32_t)n; i++) {
