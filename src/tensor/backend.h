@@ -156,6 +156,12 @@ struct backend_ops {
     /* The lowest index of the greatest of x [n], n >= 1. *finite: whether all are; if not, the index may be any. */
     int64_t (*argmax)(struct backend *be, const float *x, int64_t n, bool *finite);
 
+    /* --- host threads: NULL means one, the caller --- */
+    int (*threads)(const struct backend *be);
+    /* fn(ctx, i) for each i in [0, n), in any order, on all of them; returns when all are done. Inside, nothing of the backend but
+     * the two ops above may be called. */
+    void (*parallel)(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx, int64_t n);
+
     /* --- fused ops: NULL means the wrapper composes base ops --- */
     /* linear of n weights on one x (q, k, v; gate and up): x is quantised once. n <= 4 */
     void (*linear_many)(struct backend *be, int n, const struct tensor *y, struct tensor x,

@@ -30,6 +30,21 @@ void ops_failed(struct backend *be, uint8_t *flags)
     be->ops->failed(be, flags);
 }
 
+int ops_threads(const struct backend *be)
+{
+    return be->ops->threads ? be->ops->threads(be) : 1;
+}
+
+void ops_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx, int64_t n)
+{
+    if (be->ops->parallel && n > 1) {
+        be->ops->parallel(be, fn, ctx, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        fn(ctx, i);
+}
+
 void ops_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids)
 {
     check_tensor(y);

@@ -14,6 +14,9 @@ struct tensor tensor_of(float *data, int64_t rows, int64_t cols);
 void ops_begin(struct backend *be, int n_rows);
 void ops_failed(struct backend *be, uint8_t *flags);
 
+int ops_threads(const struct backend *be); /* at least 1 */
+void ops_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx, int64_t n);
+
 void ops_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);
 void ops_linear(struct backend *be, struct tensor y, struct tensor x, const struct weight *w);
 /* y[i] = x * w[i]^T for i < n <= 4. */

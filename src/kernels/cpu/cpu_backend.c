@@ -62,6 +62,31 @@ static void cpu_close(struct backend *be)
     mem_free(MEM_CAT_BASE, be);
 }
 
+static int cpu_threads(const struct backend *be)
+{
+    return pool_threads(((const struct cpu_state *)be->state)->pool);
+}
+
+struct parallel_job {
+    void (*fn)(void *ctx, int64_t i);
+    void *ctx;
+};
+
+static void parallel_chunk(void *ctx, int64_t chunk, int thread)
+{
+    const struct parallel_job *j = ctx;
+    j->fn(j->ctx, chunk);
+}
+
+static void cpu_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx, int64_t n)
+{
+    struct cpu_state *st = cpu_of(be);
+    struct parallel_job j = { fn, ctx };
+    st->is_parallel = true;
+    pool_run(st->pool, parallel_chunk, &j, n);
+    st->is_parallel = false;
+}
+
 static const struct backend_ops cpu_ops = {
     .api_version = BACKEND_API,
     .name = "cpu",
@@ -91,6 +116,8 @@ static const struct backend_ops cpu_ops = {
     .softcap = cpu_softcap,
     .exp_scaled = cpu_exp_scaled,
     .argmax = cpu_argmax,
+    .threads = cpu_threads,
+    .parallel = cpu_parallel,
     .gather = cpu_gather,
     .begin = cpu_begin,
     .failed = cpu_failed,

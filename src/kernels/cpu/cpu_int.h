@@ -186,6 +186,8 @@ struct cpu_state {
     struct rows_ops rows;
     struct attn_ops attn;
     struct pool *pool;
+    bool
+        is_parallel; /* the pool runs what the caller of `parallel` gave: ops called there stay on their thread */
     struct mem_region region; /* packed weights */
     int64_t n_weights;        /* live; at zero the region empties */
     uint8_t flags[BACKEND_ROWS_MAX];

@@ -141,7 +141,7 @@ void cpu_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, flo
 {
     struct cpu_state *st = cpu_of(be);
     struct exp_job j = { &st->rows, y, x, n, max, t };
-    if (n > ROWS_ALONE)
+    if (n > ROWS_ALONE && !st->is_parallel)
         pool_run(st->pool, exp_chunk, &j, (n + ROWS_ALONE / 2 - 1) / (ROWS_ALONE / 2));
     else
         st->rows.exp_scaled(y, x, n, max, t);
