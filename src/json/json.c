@@ -365,6 +365,9 @@ static enum err_code json_run(struct json_builder *b, const char *text, size_t l
         code = err_set(err, ERR_FULL, "JSON: over its limit of %zu bytes of values", b->arena->max);
     else if (status != yajl_status_ok)
         code = json_yajl_error(h, text, len, err);
+    else if (yajl_parse(h, (const unsigned char *)"\n", 1) != yajl_status_ok)
+        code = json_error(text, len, len, "half a token follows the value",
+                          err); /* yajl waits for the rest */
     yajl_free(h);
     return code;
 }

@@ -2,12 +2,47 @@
  *
  * A splitter is fed the text that an answer shows, in whatever pieces, and emits parts as soon as they are certain. What it emits is
  * the same however the text was cut (the texts of neighbouring parts of one kind joined). Text that is no valid call of a known tool
- * is content; nothing is lost but markers. While it is not clear what a piece of text is, nothing is emitted.
+ * is content; nothing is lost but markers and the blanks around them. While it is not clear what a piece of text is, nothing is
+ * emitted. Control tokens that are markers are fed as their spelling between SPLIT_MARK and SPLIT_MARK_END (bytes of no text);
+ * where they mark nothing they are hidden, as such tokens are.
  * Owns: its buffers, the calls' ids. Borrows: the configuration. Not thread-safe. */
 #ifndef PLUMB_SERVER_SPLIT_H
 #define PLUMB_SERVER_SPLIT_H
 
-#include "base/buf.h"
+#include "server/tools.h"
+#include "tokenizer/tokenizer.h"
+
+#define SPLIT_MARK     '\xFF'
+#define SPLIT_MARK_END '\xFE'
+
+/* --- what a model writes --- */
+
+#define SPLIT_MARKS_MAX 24
+
+struct split_format; /* a way to write calls: a row of split_format.c's table */
+
+struct split_thought { /* markers of a think span */
+    const char *open, *close;
+};
+
+/* How a model writes reasoning and calls: inferred once, from its chat template and vocabulary. */
+struct split_style {
+    const struct split_format *format;   /* never NULL after split_style_init */
+    const struct split_thought *thought; /* NULL: the model does not think aloud */
+    int32_t marks[SPLIT_MARKS_MAX]; /* [n_marks] ids of control tokens that are parts of markers */
+    int32_t n_marks;
+};
+
+/* template_text may be NULL. */
+void split_style_init(struct split_style *s, const char *template_text, const struct tokenizer *t);
+const char *split_style_name(const struct split_style *s); /* of the format */
+bool split_style_is_mark(const struct split_style *s, int32_t id);
+/* The prompt's end opens a think span that it does not close? */
+bool split_style_starts_open(const struct split_style *s, const char *prompt, size_t n);
+/* The text with which a call of that tool begins, up to its arguments; name NULL: up to the name. */
+void split_style_opening(const struct split_style *s, const char *name, struct buf *out);
+
+/* --- the parts of an answer --- */
 
 enum part_kind {
     PART_REASONING,      /* text of a think span, markers not included */
@@ -31,17 +66,25 @@ struct part {
 };
 
 struct split_config {
-    uint64_t id_seed; /* of the calls' ids: the same seed gives the same ids */
+    const struct split_style *style;
+    const struct tools *tools; /* NULL: no calls are looked for */
+    bool finds_thought;        /* think spans are looked for */
+    bool starts_in_thought;    /* the prompt opened one */
+    bool is_forced;            /* the answer is a call: bare JSON is taken for one at once */
+    bool is_single;            /* no call after the first */
+    uint64_t id_seed;          /* of the calls' ids: the same seed gives the same ids */
 };
 
 struct splitter;
 
-/* config is borrowed. emit's part is valid during the call. Free with splitter_free. */
+/* config is copied, what it points to is borrowed. emit's part is valid during the call. Free with splitter_free. */
 struct splitter *splitter_new(const struct split_config *config,
                               void (*emit)(void *arg, const struct part *p), void *arg);
-void splitter_free(struct splitter *s);
+void splitter_free(struct splitter *s); /* NULL is fine */
 void splitter_feed(struct splitter *s, const char *text, size_t n);
 /* The answer ends. was_cut: by its length, so that a call in the middle stays as it is. */
 void splitter_finish(struct splitter *s, bool was_cut);
+/* Nothing more is wanted: the one call (is_single) is complete. */
+bool splitter_is_done(const struct splitter *s);
 
 #endif

@@ -91,6 +91,9 @@ static const struct text accepted[] = {
 };
 
 static const struct text refused[] = {
+    T("6\"ts"), /* yajl waits for the rest of a token */
+    T("{} \"ts"),
+    T("[1] tru"),
     T(""),
     T(" "),
     T("[1 true]"),

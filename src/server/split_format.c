@@ -1,0 +1,211 @@
+/* split_format.c - the ways in which models write calls and reasoning, and how one is recognised: the published templates of
+ * the families named beside each row. */
+#include "server/split_int.h"
+
+#include <string.h>
+
+static const struct split_elements elements_function = {
+    /* Qwen3-Coder, Seed-OSS, Nemotron 3, Step 3.5 */
+    .call_open = "<function=", .call_name_end = ">", .call_close = "</function>",
+    .key_open = "<parameter=", .key_end = ">",       .value_close = "</parameter>",
+    .drops_newline = true,
+};
+
+static const struct split_elements elements_glm = {
+    /* GLM 4.5 on, Ling 3, Spark 2.5, Laguna */
+    .call_open = "",
+    .call_name_end = "",
+    .call_close = "</tool_call>",
+    .key_open = "<arg_key>",
+    .key_end = "</arg_key>",
+    .value_open = "<arg_value>",
+    .value_close = "</arg_value>",
+};
+
+static const struct split_elements elements_minicpm = {
+    .call_open = "<function name=\"",
+    .call_name_end = "\">",
+    .call_close = "</function>",
+    .key_open = "<param name=\"",
+    .key_end = "\">",
+    .value_close = "</param>",
+};
+
+static const struct split_elements elements_invoke = {
+    /* MiniMax M2 */
+    .call_open = "<invoke name=\"",   .call_name_end = "\">", .call_close = "</invoke>",
+    .key_open = "<parameter name=\"", .key_end = "\">",       .value_close = "</parameter>",
+};
+
+#define JSON_NAME "{\"name\": \""
+#define JSON_ARGS "\", \"arguments\":"
+#define JSON_PARS "\", \"parameters\":"
+
+/* clang-format off */
+/* The first row whose needles the template has is the model's; the last one has none. */
+static const struct split_format split_formats[] = {
+    { "harmony", { "<|channel|>", "<|message|>" }, .is_harmony = true,
+      .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>" },
+    { "gemma", { "<|tool_call>" }, .open = "<|tool_call>", .close = "<tool_call|>", .name_end = "{",
+      .before_name = "<|tool_call>call:", .after_name = "{" },
+    { "deepseek", { "<｜tool▁calls▁begin｜>", "'<｜tool▁sep｜>'" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
+      .alt_open = "<｜tool▁call▁begin｜>",
+      .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>" },
+    { "deepseek", { "<｜tool▁calls▁begin｜>" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
+      .alt_open = "<｜tool▁call▁begin｜>",
+      .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", .after_name = "\n```json\n" },
+    { "kimi", { "<|tool_calls_section_begin|>" }, .open = "<|tool_calls_section_begin|>", .close = "<|tool_calls_section_end|>",
+      .alt_open = "<|tool_call_begin|>",
+      .item_open = "<|tool_call_begin|>", .item_close = "<|tool_call_end|>", .name_end = "<|tool_call_argument_begin|>",
+      .before_name = "<|tool_calls_section_begin|><|tool_call_begin|>functions.", .after_name = ":0<|tool_call_argument_begin|>" },
+    { "mistral", { "[TOOL_CALLS]", "[ARGS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
+      .before_name = "[TOOL_CALLS]", .after_name = "[ARGS]" },
+    { "mistral-list", { "[TOOL_CALLS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
+      .before_name = "[TOOL_CALLS][" JSON_NAME, .after_name = JSON_ARGS },
+    { "minimax", { "<minimax:tool_call>" }, .open = "<minimax:tool_call>", .close = "</minimax:tool_call>",
+      .elements = &elements_invoke,
+      .before_name = "<minimax:tool_call>\n<invoke name=\"", .after_name = "\">\n" },
+    { "seed", { "<seed:tool_call>" }, .open = "<seed:tool_call>", .close = "</seed:tool_call>", .elements = &elements_function,
+      .before_name = "<seed:tool_call>\n<function=", .after_name = ">\n" },
+    { "glm", { "<arg_key>" }, .open = "<tool_call>", .close = "</tool_call>", .elements = &elements_glm,
+      .before_name = "<tool_call>", .after_name = "\n" },
+    { "minicpm", { "<function name=", "<param name=" }, .elements = &elements_minicpm,
+      .before_name = "<function name=\"", .after_name = "\">" },
+    { "qwen-coder", { "<function=", "<parameter=" }, .open = "<tool_call>", .close = "</tool_call>", .elements = &elements_function,
+      .before_name = "<tool_call>\n<function=", .after_name = ">\n" },
+    { "command-r", { "<|START_ACTION|>" }, .open = "<|START_ACTION|>", .close = "<|END_ACTION|>",
+      .before_name = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"", .after_name = JSON_PARS },
+    { "nemotron", { "<TOOLCALL>" }, .open = "<TOOLCALL>", .close = "</TOOLCALL>",
+      .before_name = "<TOOLCALL>[" JSON_NAME, .after_name = JSON_ARGS },
+    { "list", { "<tool_calls>" }, .open = "<tool_calls>", .close = "</tool_calls>",
+      .before_name = "<tool_calls>[" JSON_NAME, .after_name = JSON_ARGS },
+    { "granite", { "<|tool_call|>" }, .open = "<|tool_call|>",
+      .before_name = "<|tool_call|>[" JSON_NAME, .after_name = JSON_ARGS },
+    { "hermes", { "<tool_call>" }, .open = "<tool_call>", .alt_open = "<tools>", .close = "</tool_call>", .alt_close = "</tools>",
+      .before_name = "<tool_call>\n" JSON_NAME, .after_name = JSON_ARGS },
+    { "llama", { "{\"name\": function name, \"parameters\":" }, .open = "<|python_tag|>", .is_bare = true,
+      .before_name = JSON_NAME, .after_name = JSON_PARS },
+    { "json", { NULL }, .open = "<tool_call>", .close = "</tool_call>", .is_bare = true,
+      .before_name = JSON_NAME, .after_name = JSON_ARGS },
+};
+
+static const struct split_thought split_harmony_thought = { "<|channel|>analysis<|message|>", "<|end|>" };
+
+static const struct split_thought split_thoughts[] = {
+    { "<|channel>thought", "<channel|>" }, /* Gemma 4 */
+    { "<seed:think>", "</seed:think>" },
+    { "[THINK]", "[/THINK]" }, /* Magistral */
+    { "<|START_THINKING|>", "<|END_THINKING|>" },
+    { "<|inner_prefix|>", "<|inner_suffix|>" }, /* Apertus */
+    { "<think>", "</think>" },
+};
+/* clang-format on */
+
+static bool style_fits(const struct split_format *f, const char *text)
+{
+    for (size_t i = 0; i < ARRAY_LEN(f->needles) && f->needles[i]; i++)
+        if (!text || !strstr(text, f->needles[i]))
+            return false;
+    return true;
+}
+
+/* Control tokens that occur in marker m: their bytes are hidden from the text otherwise. */
+static void style_add_marks(struct split_style *s, const char *m, const struct tokenizer *t)
+{
+    for (const char *p = m; p && *p; p++) {
+        size_t left = strlen(p);
+        for (size_t n = left < 48 ? left : 48; n >= 3; n--) {
+            int32_t id = *p == '<' || *p == '[' ? tokenizer_find(t, p, n) : -1;
+            if (id < 0 || tokenizer_bytes(t, id, false).len > 0 || split_style_is_mark(s, id) ||
+                s->n_marks == SPLIT_MARKS_MAX)
+                continue;
+            s->marks[s->n_marks++] = id;
+            break;
+        }
+    }
+}
+
+static bool style_has_thought(const struct split_thought *x, const char *text,
+                              const struct tokenizer *t)
+{
+    if (text && (strstr(text, x->open) || strstr(text, x->close)))
+        return true;
+    return tokenizer_find(t, x->open, strlen(x->open)) >= 0 &&
+           tokenizer_find(t, x->close, strlen(x->close)) >= 0;
+}
+
+void split_style_init(struct split_style *s, const char *template_text, const struct tokenizer *t)
+{
+    const struct split_format *f = split_formats;
+    while (!style_fits(f, template_text))
+        f++;
+    *s = (struct split_style){ .format = f };
+    for (size_t i = 0; i < ARRAY_LEN(split_thoughts) && !f->is_harmony && !s->thought; i++)
+        if (style_has_thought(&split_thoughts[i], template_text, t))
+            s->thought = &split_thoughts[i];
+    if (f->is_harmony)
+        s->thought = &split_harmony_thought;
+    const char *const markers[] = {
+        f->open,
+        f->alt_open,
+        f->close,
+        f->alt_close,
+        f->item_open,
+        f->name_end,
+        f->before_name,
+        f->after_name,
+        f->item_close,
+        f->is_harmony ? "<|start|>" : NULL,
+        s->thought ? s->thought->open : NULL,
+        s->thought ? s->thought->close : NULL,
+        f->name_end && *f->name_end == '{' ? "<|\"|>" : NULL, /* Gemma's quote */
+        f->name_end && strcmp(f->name_end, "[ARGS]") == 0 ? "[CALL_ID]" : NULL,
+    };
+    for (size_t i = 0; i < ARRAY_LEN(markers); i++)
+        style_add_marks(s, markers[i], t);
+}
+
+const char *split_style_name(const struct split_style *s)
+{
+    return s->format->name;
+}
+
+bool split_style_is_mark(const struct split_style *s, int32_t id)
+{
+    for (int32_t i = 0; i < s->n_marks; i++)
+        if (s->marks[i] == id)
+            return true;
+    return false;
+}
+
+/* The last place of needle in text[0, n), or NULL. */
+static const char *style_last(const char *text, size_t n, const char *needle)
+{
+    size_t len = strlen(needle);
+    for (size_t i = n; i >= len && len > 0; i--)
+        if (memcmp(text + i - len, needle, len) == 0)
+            return text + i - len;
+    return NULL;
+}
+
+bool split_style_starts_open(const struct split_style *s, const char *prompt, size_t n)
+{
+    const struct split_thought *x = s->thought;
+    const char *end = prompt + n, *open = x ? style_last(prompt, n, x->open) : NULL;
+    if (!open || s->format->is_harmony)
+        return false;
+    for (open += strlen(x->open); open < end && strchr(" \t\r\n", *open); open++)
+        ;
+    return open == end;
+}
+
+void split_style_opening(const struct split_style *s, const char *name, struct buf *out)
+{
+    buf_add_str(out, s->format->before_name);
+    if (!name)
+        return;
+    buf_add_str(out, name);
+    buf_add_str(out, s->format->after_name);
+}

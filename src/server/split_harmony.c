@@ -1,0 +1,119 @@
+/* split_harmony.c - Harmony (gpt-oss): an answer is messages with a channel and perhaps a recipient in their headers. */
+#include "server/split_int.h"
+
+#include <string.h>
+
+#define HEADER_BYTES 512
+
+/* Headers begin with one of these; anything else is text by itself. */
+static int header_starts(const struct splitter *s, size_t at)
+{
+    static const char *const starts[] = { "<|channel|>", "<|start|>",   "<|end|>", "<|call|>",
+                                          "<|return|>",  "<|message|>", "to=" };
+    int found = 0;
+    if (at == s->in.len)
+        return s->is_end ? 0 : -1;
+    for (size_t i = 0; i < ARRAY_LEN(starts) && found <= 0; i++) {
+        long n = split_match(s, at, starts[i]);
+        found = n > 0 ? 1 : n < 0 ? -1 : found;
+    }
+    return found;
+}
+
+/* The word behind `what` in the header, its marks taken out. */
+static size_t header_word(const char *header, const char *what, const char **word)
+{
+    const char *p = strstr(header, what);
+    if (!p)
+        return 0;
+    *word = p + strlen(what);
+    return strcspn(*word, " \t\r\n<");
+}
+
+static void header_read(struct splitter *s, size_t end)
+{
+    char header[HEADER_BYTES + 1];
+    const char *word;
+    size_t n = 0;
+    for (size_t i = s->pos; i < end && n < HEADER_BYTES; i++)
+        if (s->in.data[i] != SPLIT_MARK && s->in.data[i] != SPLIT_MARK_END && s->in.data[i])
+            header[n++] = s->in.data[i];
+    header[n] = '\0';
+    s->tool = NULL;
+    s->message = PART_CONTENT;
+    n = header_word(header, "to=", &word);
+    if (n > 0 && s->config.tools)
+        s->tool = split_find_tool(s, word, n);
+    n = header_word(header, "<|channel|>", &word);
+    if (s->tool)
+        s->message = PART_CALL_ARGUMENTS;
+    else if (n == 8 && memcmp(word, "analysis", n) == 0)
+        s->message = PART_REASONING;
+}
+
+bool split_header(struct splitter *s)
+{
+    size_t at = split_skip_blanks(s, s->pos), i = at;
+    int starts = header_starts(s, at);
+    long n = 0;
+    if (starts < 0)
+        return false;
+    if (starts == 0) { /* blanks are only framing if nothing else comes */
+        if (at == s->in.len) {
+            s->pos = at;
+            return false;
+        }
+        s->message = PART_CONTENT;
+        s->state = SPLIT_MESSAGE;
+        return true;
+    }
+    for (; i < s->in.len && i - at < HEADER_BYTES; i++)
+        if ((n = split_match(s, i, "<|message|>")) != 0)
+            break;
+    if (n > 0) {
+        header_read(s, i);
+        s->pos = s->scan = i + (size_t)n;
+        s->state = SPLIT_MESSAGE;
+        return true;
+    }
+    if (n == 0 && i - at >= HEADER_BYTES) {
+        s->message = PART_CONTENT;
+        s->state = SPLIT_MESSAGE;
+        return true;
+    }
+    if (s->is_end) /* half a header says nothing */
+        s->pos = s->scan = s->in.len;
+    return false;
+}
+
+bool split_message(struct splitter *s)
+{
+    static const char *const ends[] = { "<|end|>", "<|return|>", "<|call|>", "<|start|>" };
+    if (s->message == PART_CALL_ARGUMENTS) {
+        size_t at = split_skip_blanks(s, s->pos);
+        if (at == s->in.len && !s->is_end)
+            return false;
+        enum split_verdict v = at < s->in.len ? split_start_arguments(s, s->tool, at, 0) : SPLIT_NO;
+        if (v == SPLIT_NO)
+            s->message = PART_CONTENT;
+        return v != SPLIT_MORE;
+    }
+    for (size_t i = s->pos; i < s->in.len; i++) {
+        long n = 0;
+        for (size_t k = 0; k < ARRAY_LEN(ends) && n == 0; k++)
+            n = s->in.data[i] == '<' || s->in.data[i] == SPLIT_MARK ? split_match(s, i, ends[k])
+                                                                    : 0;
+        if (n > 0) {
+            split_emit_text(s, s->message, i);
+            s->state = SPLIT_HEADER;
+            return true;
+        }
+        if (n < 0) {
+            split_emit_text(s, s->message, i);
+            return false;
+        }
+        i = split_skip_mark(s, i);
+    }
+    split_emit_text(s, s->message, s->in.len);
+    return false;
+}

@@ -1,0 +1,134 @@
+/* split_int.h - what the files of the splitter share: the table of formats, and the buffer that states take their text from. */
+#ifndef PLUMB_SERVER_SPLIT_INT_H
+#define PLUMB_SERVER_SPLIT_INT_H
+
+#include "server/relaxed.h"
+#include "server/split.h"
+
+/* Calls written as elements. */
+struct split_elements {
+    const char *call_open,
+        *call_name_end; /* around the name; call_open "": the name follows the section's opening */
+    const char *call_close;
+    const char *key_open, *key_end; /* around an argument's name */
+    const char *value_open;         /* after blanks; NULL: the value follows the name's end */
+    const char *value_close;
+    bool drops_newline; /* one line end at either side of a value is framing */
+};
+
+/* One way to write calls. Strings are as the model writes them; NULL = there is none. */
+struct split_format {
+    const char *name;
+    const char *needles[3]; /* the template has them all */
+    const char *open;       /* what is withheld begins here */
+    const char *alt_open;   /* ... or here (models that were trained on two ways) */
+    const char *close, *alt_close;
+    const char *item_open, *item_close; /* around each call inside */
+    const char *name_end;               /* NAME name_end ARGUMENTS; not JSON with the name inside */
+    const struct split_elements *elements;
+    bool is_bare;    /* a JSON object by itself is the way to call */
+    bool is_harmony; /* messages with channels */
+    /* The opening of a call: before_name NAME after_name. */
+    const char *before_name, *after_name;
+};
+
+enum split_verdict {
+    SPLIT_MORE, /* not to be told yet */
+    SPLIT_NO,   /* no call */
+    SPLIT_YES,
+};
+
+enum split_state {
+    SPLIT_TEXT,
+    SPLIT_THOUGHT,
+    SPLIT_OPENED,    /* behind an opening: a call or not? */
+    SPLIT_ARGUMENTS, /* JSON, as it comes */
+    SPLIT_ENVELOPE,  /* behind them, in the object that holds name and arguments */
+    SPLIT_ELEMENT,   /* in a call of elements, between two of them */
+    SPLIT_KEY,
+    SPLIT_VALUE,
+    SPLIT_BETWEEN, /* behind a call */
+    SPLIT_HEADER,  /* Harmony: before a message's text */
+    SPLIT_MESSAGE,
+    SPLIT_DONE,
+};
+
+enum split_opening { SPLIT_OPENING_MARKER, SPLIT_OPENING_BARE, SPLIT_OPENING_ELEMENT };
+
+struct splitter {
+    struct split_config config;
+    const struct split_format *format;
+    void (*emit)(void *arg, const struct part *p);
+    void *arg;
+    enum split_state state;
+    bool is_end, was_cut;
+    struct buf raw; /* fed, but half a code point or half a mark */
+    /* text: in[pos, len) is not dealt with; in[0] is byte `base` of all that was fed */
+    struct buf in;
+    size_t pos, scan; /* no opening begins in [pos, scan) */
+    int64_t base;
+    struct buf text; /* scratch of an emitted part */
+    bool has_content, drops_blanks, is_line_start;
+    bool has_thought; /* some of the think span was emitted */
+    /* a call that is not certain yet */
+    enum split_opening opening;
+    size_t open_end; /* in[pos, open_end) is its opening */
+    size_t seen;     /* in[open_end, seen) has been scanned for the end of the object */
+    int depth;
+    bool in_string, in_escape;
+    char string_quote;
+    /* calls */
+    bool is_call, is_list, is_fenced;
+    int32_t n_calls;
+    char id[SPLIT_ID_BYTES];
+    const struct tool *tool;
+    struct relaxed json;
+    struct buf args; /* to be emitted */
+    int envelope;    /* depth of the objects around the arguments */
+    /* elements */
+    int32_t n_keys;
+    bool is_raw_string, is_value_started, is_cdata;
+    enum tools_type type;
+    struct buf value;
+    /* harmony */
+    enum part_kind message;
+};
+
+/* --- split.c --- */
+
+/* Does in[at] begin marker m? The number of bytes that it takes there; 0 = no; -1 = that depends on what follows. Marks around
+ * control tokens do not matter. */
+long split_match(const struct splitter *s, size_t at, const char *m);
+/* The last byte of the control token at in[at], or `at` where none is: nothing begins inside one. */
+size_t split_skip_mark(const struct splitter *s, size_t at);
+size_t split_skip_blanks(const struct splitter *s, size_t at);
+/* Emit in[pos, to) as content or reasoning; pos is to then. */
+void split_emit_text(struct splitter *s, enum part_kind kind, size_t to);
+void split_begin_call(struct splitter *s, const struct tool *tool);
+void split_end_call(struct splitter *s);
+
+/* --- split_json.c --- */
+enum split_verdict split_try_json(struct splitter *s, size_t at);  /* { "name": ... } */
+enum split_verdict split_try_named(struct splitter *s, size_t at); /* NAME ... { } */
+/* The tool of that name, which may have a namespace in front and a number behind; or NULL. */
+const struct tool *split_find_tool(const struct splitter *s, const char *name, size_t n);
+void split_reset_scan(struct splitter *s, size_t at);
+bool split_arguments(struct splitter *s); /* states: false = more text is needed */
+bool split_envelope(struct splitter *s);
+/* Could a call begin at this bare bracket? */
+bool split_is_bare_open(const struct splitter *s, size_t at);
+/* From here on JSON arguments of that tool are read; at: their bracket. */
+enum split_verdict split_start_arguments(struct splitter *s, const struct tool *tool, size_t at,
+                                         int envelope);
+
+/* --- split_elements.c --- */
+enum split_verdict split_try_elements(struct splitter *s, size_t at);
+bool split_element(struct splitter *s);
+bool split_key(struct splitter *s);
+bool split_value(struct splitter *s);
+
+/* --- split_harmony.c --- */
+bool split_header(struct splitter *s);
+bool split_message(struct splitter *s);
+
+#endif
