@@ -67,7 +67,7 @@ void call_fail(struct call *call, const struct api_error *e)
 {
     struct server *s = call->server;
     struct http_conn *c = call->conn;
-    if (call->response && call->has_begun) {
+    if (call->response && (call->has_begun || call->n_store > 0)) {
         call_response_fail(call, e);
         return;
     }

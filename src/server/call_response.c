@@ -507,17 +507,18 @@ static bool call_read_path(struct call *call, const struct http_head *head, cons
     size_t len = strcspn(rest, "/");
     const char *what = rest + len;
     bool is_post = head->method == HTTP_METHOD_POST;
+    bool is_delete = head->method == HTTP_METHOD_DELETE;
     if (len == 0 || len >= n)
         return false;
     memcpy(id, rest, len);
     id[len] = '\0';
-    if (head->method == HTTP_METHOD_DELETE && !*what)
+    if (is_delete && !*what)
         call->wish = CALL_WISH_DELETE;
     else if (is_post && strcmp(what, "/cancel") == 0)
         call->wish = CALL_WISH_CANCEL;
-    else if (!is_post && !*what)
+    else if (!is_post && !is_delete && !*what)
         call->wish = CALL_WISH_OBJECT;
-    else if (!is_post && strcmp(what, "/input_items") == 0)
+    else if (!is_post && !is_delete && strcmp(what, "/input_items") == 0)
         call->wish = CALL_WISH_ITEMS;
     return call->wish != CALL_WISH_RUN;
 }

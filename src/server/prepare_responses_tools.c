@@ -27,6 +27,9 @@ static void responses_custom(struct json_writer *w, const struct json *tool)
     const struct json *description = json_get_set(tool, "description");
     const struct json *format = json_get_set(tool, "format");
     const struct json *definition = json_get_set(format, "definition");
+    static const char parameters[] =
+        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
+        "\"required\":[\"input\"]}";
     struct buf text;
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     if (json_is(description, JSON_TYPE_STRING))
@@ -43,10 +46,7 @@ static void responses_custom(struct json_writer *w, const struct json *tool)
         json_strn(w, text.data, text.len);
     }
     json_key(w, "parameters");
-    json_raw(w,
-             "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
-             "\"required\":[\"input\"]}",
-             81);
+    json_raw(w, parameters, strlen(parameters));
     buf_release(&text);
 }
 

@@ -181,7 +181,8 @@ void call_response_open(struct call *call);
 void call_response_start(struct call *call);  /* accepted */
 void call_response_send(struct call *call);   /* its log has grown, or it is over */
 void call_response_resume(struct call *call); /* its client can take more */
-void call_response_fail(struct call *call, const struct api_error *e); /* has_begun */
+void call_response_fail(struct call *call,
+                        const struct api_error *e); /* has_begun, or it waits to be stored */
 void call_response_gone(
     struct call *call); /* nobody waits for it any more: those who look on are told */
 /* Ask the store for what the request names. */
