@@ -42,6 +42,9 @@ for page in pages:
             for word in code.split()[1:]:
                 if "=" not in word and not word.startswith("-") and word not in targets:
                     found.append(f"{where}: make {word}: no such target")
+r = subprocess.run([sys.executable, "tools/gen-limits-docs", "--check"], cwd=ROOT, capture_output=True, text=True)
+if r.returncode:
+    found.append(r.stderr.strip())
 if (ROOT / "build/release/plumb").exists():
     r = subprocess.run([sys.executable, "tools/gen-cli-docs", "--check"], cwd=ROOT, capture_output=True, text=True)
     if r.returncode:

@@ -227,6 +227,16 @@ class Checks:
         program = ROOT / f"build/{variant}/tests/{name}/{name}"
         return self.one(f"{name}-{variant}", [program, *args], parse_line, 2400)
 
+    def check_neon(self):
+        """As `make check-neon`. The emulator has every instruction, so that a skip means that nothing was compared."""
+        program = "build/neon/tests/check/check"
+        r = self.step("check-neon", ["make", f"-j{JOBS}", "V=neon", program])
+        if not r.failed:
+            r = self.one("check-neon", ["qemu-aarch64-static", "-cpu", "max", program, "--quick"], parse_line, 1200)
+            for skip in r.skips:
+                r.fail(f"check-neon: skipped {skip}")
+        return r
+
     def fuzz(self):
         cmds = [[p, f"tests/fuzz/corpus/{p.name[5:]}"] for p in programs("asan", "fuzz", "fuzz_*")]
         return self.many("fuzz-replay", cmds, parse_line)
@@ -267,6 +277,7 @@ class Checks:
                 yield f"{name}-release", lambda name=name: self.suite("release", name, *quick)
                 if name == "check":
                     yield "check-asan", lambda: self.suite("asan", "check", "--quick")
+                    yield "check-neon", self.check_neon
         paths = [d for d in ("tests/tools", "tests/golden", "tests/api") if list((ROOT / d).glob("test_*.py"))]
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)

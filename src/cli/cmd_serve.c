@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "cli/api_keys.h"
 #include "cli/cli.h"
 #include "cli/load_template.h"
 #include "cli/serve_model.h"
@@ -13,11 +14,12 @@
 
 struct serve_options {
     struct load_options load;
-    const char *host, *allow_host, *origins, *alias, *chat_template, *log, *trace;
+    const char *host, *allow_host, *cors_origin, *alias, *chat_template, *log, *trace;
+    const char *api_key_file, *tls_cert, *tls_key;
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
     int64_t store_bytes, store_days;
     const char *state_dir;
-    bool strict_model, no_store;
+    bool strict_model, metrics_public, insecure_listen, no_store;
     struct server_sampling sampling;
 };
 
@@ -65,7 +67,11 @@ static int serve_run(void *options)
         .host = o->host,
         .port = (int)o->port,
         .allow_hosts = o->allow_host,
-        .origins = o->origins,
+        .cors_origins = o->cors_origin,
+        .is_metrics_public = o->metrics_public,
+        .is_insecure_listen = o->insecure_listen,
+        .tls_cert = o->tls_cert,
+        .tls_key = o->tls_key,
         .alias = o->alias,
         .is_model_strict = o->strict_model,
         .max_body = o->max_body,
@@ -82,6 +88,7 @@ static int serve_run(void *options)
         .ready = serve_ready,
         .arg = &m,
     };
+    struct api_keys keys = { 0 };
     struct err err;
     struct buf state;
     int64_t now;
@@ -89,10 +96,10 @@ static int serve_run(void *options)
         return cli_fail("serve", &err);
     if (o->log)
         log_enable(o->log);
-    if (strcmp(o->host, "localhost") != 0 && strcmp(o->host, "::1") != 0 &&
-        strncmp(o->host, "127.", 4) != 0)
-        log_warn("serve", "--host %s: everyone who reaches this address may use the server",
-                 o->host);
+    if (api_keys_open(&keys, o->api_key_file, &err) != ERR_OK)
+        return cli_fail("serve", &err);
+    config.api_keys = keys.items;
+    config.n_api_keys = keys.n;
     if (o->trace && trace_open(o->trace, &err) != ERR_OK)
         return cli_fail("serve", &err);
     buf_init(&state, MEM_CAT_BASE, 4096);
@@ -103,6 +110,7 @@ static int serve_run(void *options)
     if (code == ERR_CANCELLED ||
         code == ERR_TIMEOUT) /* a thread still runs: nothing may be freed */
         _exit(code == ERR_CANCELLED ? 0 : cli_fail("serve", &err));
+    api_keys_close(&keys);
     serve_model_close(&m);
     return code == ERR_OK ? 0 : cli_fail("serve", &err);
 }
@@ -126,8 +134,21 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_BOOL, AT(strict_model), 0, 0 },
             { "allow-host", "NAMES", "more names that Host may have, comma-separated",
               CLI_FLAG_STRING, AT(allow_host), 0, 0 },
-            { "origins", "URLS", "web pages that may use the server, comma-separated origins",
-              CLI_FLAG_STRING, AT(origins), 0, 0 },
+            { "cors-origin", "URLS",
+              "web pages that may use the server, comma-separated origins; '*' where keys are "
+              "asked for",
+              CLI_FLAG_STRING, AT(cors_origin), 0, 0 },
+            { "api-key-file", "FILE",
+              "keys of which requests must have one, one a line; PLUMB_API_KEY is one more",
+              CLI_FLAG_STRING, AT(api_key_file), 0, 0 },
+            { "metrics-public", NULL, "/metrics asks for no key", CLI_FLAG_BOOL, AT(metrics_public),
+              0, 0 },
+            { "insecure-listen", NULL, "let --host reach beyond this machine without a key",
+              CLI_FLAG_BOOL, AT(insecure_listen), 0, 0 },
+            { "tls-cert", "FILE", "speak TLS: certificate and those that lead to its root, PEM",
+              CLI_FLAG_STRING, AT(tls_cert), 0, 0 },
+            { "tls-key", "FILE", "private key of --tls-cert, PEM", CLI_FLAG_STRING, AT(tls_key), 0,
+              0 },
             { "chat-template", "FILE", "Jinja template instead of the model's own", CLI_FLAG_STRING,
               AT(chat_template), 0, 0 },
             { "rows", "N", "answers generated at a time; default 16", CLI_FLAG_INT, AT(rows), 1,

@@ -88,3 +88,44 @@ void api_error_write(struct buf *out, const struct api_error *e)
     json_end_object(&w);
     json_end_object(&w);
 }
+
+static const char *api_error_type_anthropic(int status)
+{
+    switch (status) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+        return "not_found_error";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_error";
+    case 503:
+        return "overloaded_error";
+    case 504:
+        return "timeout_error";
+    default:
+        return status >= 500 ? "api_error" : "invalid_request_error";
+    }
+}
+
+void api_error_write_anthropic(struct buf *out, const struct api_error *e, const char *request_id)
+{
+    struct json_writer w;
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    json_key(&w, "type");
+    json_str(&w, "error");
+    json_key(&w, "error");
+    json_begin_object(&w);
+    json_key(&w, "type");
+    json_str(&w, api_error_type_anthropic(e->status));
+    json_key(&w, "message");
+    json_str(&w, e->text);
+    json_end_object(&w);
+    json_key(&w, "request_id");
+    json_str(&w, request_id);
+    json_end_object(&w);
+}

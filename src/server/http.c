@@ -1,5 +1,6 @@
 #include "server/http.h"
 #include "base/log.h"
+#include "server/tls.h"
 
 #include <errno.h>
 #include <event2/buffer.h>
@@ -46,6 +47,8 @@ struct http_conn {
 
 struct http_server {
     struct event_base *base;
+    struct tls *tls;
+    struct evbuffer *out; /* scratch: what is written goes to a connection in one piece */
     struct evconnlistener *listener;
     struct event *resume; /* listening again after EMFILE */
     struct http_ops ops;
@@ -111,6 +114,8 @@ static void http_flushed(struct http_conn *c)
     if (c->is_flushed)
         return;
     c->is_flushed = true;
+    if (c->server->tls)
+        tls_end(c->bev);
     shutdown(bufferevent_getfd(c->bev), SHUT_WR);
     http_timer(c, LIMIT_LINGER_SECONDS);
 }
@@ -151,6 +156,12 @@ static void http_finish(struct http_conn *c)
 
 /* --- replies --- */
 
+/* What was written to the server's scratch goes out: in one piece, which TLS makes one record of. */
+static void http_send(struct http_conn *c)
+{
+    evbuffer_add_buffer(bufferevent_get_output(c->bev), c->server->out);
+}
+
 static const char *http_reason(int status)
 {
     static const struct {
@@ -160,6 +171,7 @@ static const char *http_reason(int status)
         { 200, "OK" },
         { 204, "No Content" },
         { 400, "Bad Request" },
+        { 401, "Unauthorized" },
         { 403, "Forbidden" },
         { 404, "Not Found" },
         { 405, "Method Not Allowed" },
@@ -184,7 +196,7 @@ static const char *http_reason(int status)
 static void http_add_head(struct http_conn *c, int status, const char *content_type,
                           const char *extra)
 {
-    struct evbuffer *out = bufferevent_get_output(c->bev);
+    struct evbuffer *out = c->server->out;
     char date[64];
     struct tm tm;
     c->server->n_replies[status / 100 < 6 ? status / 100 : 0]++;
@@ -204,7 +216,7 @@ void http_reply(struct http_conn *c, int status, const char *content_type, const
                 const char *body, size_t n)
 {
     BUG_ON(c->state == HTTP_STATE_CLOSING || c->is_streaming);
-    struct evbuffer *out = bufferevent_get_output(c->bev);
+    struct evbuffer *out = c->server->out;
     bool has_body = c->head.is_chunked || c->head.content_length > 0;
     if (c->state != HTTP_STATE_BUSY && has_body) /* refused before its body was read */
         c->ends_after = true;
@@ -214,26 +226,28 @@ void http_reply(struct http_conn *c, int status, const char *content_type, const
     evbuffer_add(out, "\r\n", 2);
     if (c->head.method != HTTP_METHOD_HEAD)
         evbuffer_add(out, body, n);
+    http_send(c);
     http_finish(c);
 }
 
 void http_stream_begin(struct http_conn *c, const char *content_type, const char *extra)
 {
     BUG_ON(c->state != HTTP_STATE_BUSY || c->is_streaming);
-    struct evbuffer *out = bufferevent_get_output(c->bev);
+    struct evbuffer *out = c->server->out;
     if (c->head.minor == 0) /* no chunks in HTTP/1.0: the end of the connection ends the reply */
         c->ends_after = true;
     http_add_head(c, 200, content_type, extra);
     if (c->head.minor > 0)
         evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n");
     evbuffer_add(out, "\r\n", 2);
+    http_send(c);
     c->is_streaming = true;
 }
 
 void http_stream_add(struct http_conn *c, const char *data, size_t n)
 {
     BUG_ON(!c->is_streaming);
-    struct evbuffer *out = bufferevent_get_output(c->bev);
+    struct evbuffer *out = c->server->out;
     if (n == 0)
         return;
     if (c->head.minor > 0)
@@ -241,6 +255,7 @@ void http_stream_add(struct http_conn *c, const char *data, size_t n)
     evbuffer_add(out, data, n);
     if (c->head.minor > 0)
         evbuffer_add(out, "\r\n", 2);
+    http_send(c);
 }
 
 void http_stream_end(struct http_conn *c)
@@ -446,6 +461,8 @@ static void http_on_write(struct bufferevent *bev, void *arg)
 
 static void http_on_event(struct bufferevent *bev, short what, void *arg)
 {
+    if (what & BEV_EVENT_CONNECTED) /* the handshake is done */
+        return;
     http_abort(arg); /* end of file, error, or no byte taken for LIMIT_STALL_SECONDS */
 }
 
@@ -504,15 +521,21 @@ static void http_on_accept(struct evconnlistener *listener, evutil_socket_t fd,
         return;
     }
     struct timeval stall = { s->seconds.stall, 0 };
-    struct http_conn *c = mem_alloc(MEM_CAT_SERVER, sizeof(*c));
     http_set_socket(fd);
+    struct bufferevent *bev = s->tls ? tls_accept(s->tls, s->base, fd)
+                                     : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (!bev) {
+        evutil_closesocket(fd);
+        return;
+    }
+    struct http_conn *c = mem_alloc(MEM_CAT_SERVER, sizeof(*c));
+    c->bev = bev;
     if (getnameinfo(addr, (socklen_t)len, c->peer, sizeof(c->peer), NULL, 0, NI_NUMERICHOST) != 0)
         c->peer[0] = '\0';
     c->server = s;
-    c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     c->timer = evtimer_new(s->base, http_on_timer, c);
     c->turn = evtimer_new(s->base, http_on_turn, c);
-    BUG_ON(!c->bev || !c->timer || !c->turn);
+    BUG_ON(!c->timer || !c->turn);
     buf_init(&c->body, MEM_CAT_SERVER, 0);
     c->next = s->conns;
     if (s->conns)
@@ -566,35 +589,41 @@ static int http_max_connections(void)
     return LIMIT_CONNECTIONS;
 }
 
-enum err_code http_server_open(struct event_base *base, const char *host, int port,
-                               const struct http_ops *ops, const struct http_seconds *seconds,
-                               struct http_server **out, struct err *err)
+enum err_code http_server_open(const struct http_options *o, struct http_server **out,
+                               struct err *err)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
     struct addrinfo *ai = NULL;
     char service[16];
-    snprintf(service, sizeof(service), "%d", port);
-    int rc = getaddrinfo(host, service, &hints, &ai);
+    snprintf(service, sizeof(service), "%d", o->port);
+    int rc = getaddrinfo(o->host, service, &hints, &ai);
     if (rc != 0)
-        return err_set(err, ERR_INVALID, "--host %s: %s", host, gai_strerror(rc));
+        return err_set(err, ERR_INVALID, "--host %s: %s", o->host, gai_strerror(rc));
     struct http_server *s = mem_alloc(MEM_CAT_SERVER, sizeof(*s));
-    *s = (struct http_server){ .base = base, .ops = *ops, .max_conns = http_max_connections() };
+    const struct http_seconds *seconds = &o->seconds;
+    *s = (struct http_server){
+        .base = o->base, .ops = o->ops, .tls = o->tls, .max_conns = http_max_connections()
+    };
     s->seconds = (struct http_seconds){
         .head = seconds->head ? seconds->head : LIMIT_HEAD_SECONDS,
         .body = seconds->body ? seconds->body : LIMIT_BODY_SECONDS,
         .idle = seconds->idle ? seconds->idle : LIMIT_IDLE_SECONDS,
         .stall = seconds->stall ? seconds->stall : LIMIT_STALL_SECONDS,
     };
-    s->listener = evconnlistener_new_bind(
-        base, http_on_accept, s, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_EXEC,
-        512, ai->ai_addr, (int)ai->ai_addrlen);
+    s->listener =
+        evconnlistener_new_bind(s->base, http_on_accept, s,
+                                LEV_OPT_CLOSE_ON_FREE | LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_EXEC,
+                                512, ai->ai_addr, (int)ai->ai_addrlen);
     freeaddrinfo(ai);
     if (!s->listener) {
         mem_free(MEM_CAT_SERVER, s);
-        return err_set(err, ERR_IO, "cannot listen on %s port %d: %s", host, port, strerror(errno));
+        return err_set(err, ERR_IO, "cannot listen on %s port %d: %s", o->host, o->port,
+                       strerror(errno));
     }
     evconnlistener_set_error_cb(s->listener, http_on_accept_error);
-    s->resume = evtimer_new(base, http_on_resume, s);
+    s->out = evbuffer_new();
+    s->resume = evtimer_new(s->base, http_on_resume, s);
+    BUG_ON(!s->out || !s->resume);
     s->port = http_port_of(evconnlistener_get_fd(s->listener));
     *out = s;
     return ERR_OK;
@@ -637,5 +666,6 @@ void http_server_close(struct http_server *s)
     while (s->conns)
         http_abort(s->conns);
     event_free(s->resume);
+    evbuffer_free(s->out);
     mem_free(MEM_CAT_SERVER, s);
 }

@@ -16,6 +16,7 @@
 struct event_base;
 struct http_server;
 struct http_conn;
+struct tls;
 
 /* What the layer above does. A connection given to `head` gets exactly one of: http_reply, a stream's end, or `closed`. */
 struct http_ops {
@@ -38,10 +39,18 @@ struct http_seconds { /* 0 = what limits.h says */
     int head, body, idle, stall;
 };
 
-/* Listen on host:port (port 0: any free one). Errors: ERR_INVALID - host; ERR_IO - address in use and the like. */
-enum err_code http_server_open(struct event_base *base, const char *host, int port,
-                               const struct http_ops *ops, const struct http_seconds *seconds,
-                               struct http_server **out, struct err *err) MUST_CHECK;
+struct http_options {
+    struct event_base *base;
+    const char *host;
+    int port; /* 0: any free one */
+    struct http_ops ops;
+    struct http_seconds seconds;
+    struct tls *tls; /* borrowed until http_server_close; NULL: plain text */
+};
+
+/* Listen. Errors: ERR_INVALID - host; ERR_IO - address in use and the like. */
+enum err_code http_server_open(const struct http_options *o, struct http_server **out,
+                               struct err *err) MUST_CHECK;
 int http_server_port(const struct http_server *s);
 int http_server_connections(const struct http_server *s);
 /* Replies so far whose status begins with that digit. */

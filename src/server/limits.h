@@ -1,4 +1,4 @@
-/* limits.h - every bound of the server that a client can run into, in one table. docs/api.md repeats them for users. */
+/* limits.h - every bound of the server that a client can run into, in one table. docs/security.md has it too: tools/gen-limits-docs. */
 #ifndef PLUMB_SERVER_LIMITS_H
 #define PLUMB_SERVER_LIMITS_H
 
@@ -16,6 +16,13 @@
 #define LIMIT_STALL_SECONDS  60 /* a client that takes no byte for so long counts as gone */
 #define LIMIT_UNSENT_HIGH    (256 << 10) /* unsent output at which a stream's rows pause ... */
 #define LIMIT_UNSENT_LOW     (64 << 10)  /* ... and go on */
+#define LIMIT_KEEP_ALIVE_MS  8000 /* silence on a stream, at most: then an event that says nothing */
+
+/* keys */
+#define LIMIT_API_KEYS          1024
+#define LIMIT_API_KEY_BYTES     512       /* of one, at most ... */
+#define LIMIT_API_KEY_MIN_BYTES 8         /* ... and at least */
+#define LIMIT_API_KEY_FILE      (1 << 20) /* bytes of --api-key-file */
 
 /* preparation */
 #define LIMIT_PREPARING    64          /* requests of a class that wait for a slot */

@@ -25,6 +25,7 @@ void reply_to_init(struct reply_to *to, const struct http_head *head)
     const char *origin = head ? http_header(head, "Origin") : NULL;
     *to = (struct reply_to){ 0 };
     snprintf(to->origin, sizeof(to->origin), "%s", origin ? origin : "");
+    to->is_anthropic = head && route_is_anthropic(head->path);
     reply_take_id(head, "X-Request-Id", to->request_id);
     if (!to->request_id[0])
         snprintf(to->request_id, sizeof(to->request_id), "req-%016llx",
@@ -40,16 +41,20 @@ void reply_to_init(struct reply_to *to, const struct http_head *head)
 void reply_headers(const struct reply_to *to, const char *extra, char *out, size_t n)
 {
     char cors[480] = "", trace[LIMIT_REQUEST_ID_BYTES + 32] = "";
+    char again[LIMIT_REQUEST_ID_BYTES + 32] = "";
     if (to->origin[0])
-        snprintf(cors, sizeof(cors),
-                 "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n"
-                 "Access-Control-Expose-Headers: x-request-id, x-trace-id, x-plumb-ignored, "
-                 "x-plumb-seed, x-should-retry, retry-after\r\n",
-                 to->origin);
+        snprintf(
+            cors, sizeof(cors),
+            "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n"
+            "Access-Control-Expose-Headers: x-request-id, request-id, x-trace-id, x-plumb-ignored, "
+            "x-plumb-seed, x-should-retry, retry-after\r\n",
+            to->origin);
     if (to->trace_id[0])
         snprintf(trace, sizeof(trace), "X-Trace-Id: %s\r\n", to->trace_id);
-    snprintf(out, n, "X-Request-Id: %s\r\n%sCache-Control: no-store\r\n%s%s", to->request_id, trace,
-             cors, extra);
+    if (to->is_anthropic)
+        snprintf(again, sizeof(again), "Request-Id: %s\r\n", to->request_id);
+    snprintf(out, n, "X-Request-Id: %s\r\n%s%sCache-Control: no-store\r\n%s%s", to->request_id,
+             again, trace, cors, extra);
 }
 
 void reply_body(struct http_conn *c, const struct reply_to *to, const char *content_type,
@@ -67,13 +72,18 @@ void reply_error(struct http_conn *c, const struct reply_to *to, const struct ap
     struct buf body;
     if (e->status == 429 || e->status == 503)
         snprintf(extra, sizeof(extra), "Retry-After: %d\r\n", LIMIT_RETRY_SECONDS);
+    if (e->status == 401)
+        snprintf(extra, sizeof(extra), "WWW-Authenticate: Bearer\r\n");
     if (e->status == 405)
         snprintf(extra, sizeof(extra), "Allow: GET, HEAD, POST, DELETE, OPTIONS\r\n");
     if (e->status == 499 || e->status == 504) /* as wished: official clients are not to repeat it */
         snprintf(extra, sizeof(extra), "X-Should-Retry: false\r\n");
     reply_headers(to, extra, headers, sizeof(headers));
     buf_init(&body, MEM_CAT_SERVER, 1 << 16);
-    api_error_write(&body, e);
+    if (to->is_anthropic)
+        api_error_write_anthropic(&body, e, to->request_id);
+    else
+        api_error_write(&body, e);
     http_reply(c, e->status, "application/json", headers, body.data, body.len);
     buf_release(&body);
 }

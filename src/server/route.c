@@ -15,6 +15,7 @@ struct route {
                   const char *rest);
     enum prepare_kind kind;
     bool is_prefix;           /* an id follows */
+    bool is_open;             /* asks for no key */
     const char *content_type; /* NULL: JSON */
 };
 
@@ -153,10 +154,10 @@ static void route_index(struct server *s, const char *rest, struct buf *out, str
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 static const struct route routes[] = {
-    { "/health", HTTP_METHOD_GET, .now = route_health },
-    { "/health/live", HTTP_METHOD_GET, .now = route_live },
-    { "/health/ready", HTTP_METHOD_GET, .now = route_health },
-    { "/v1/health", HTTP_METHOD_GET, .now = route_health },
+    { "/health", HTTP_METHOD_GET, .now = route_health, .is_open = true },
+    { "/health/live", HTTP_METHOD_GET, .now = route_live, .is_open = true },
+    { "/health/ready", HTTP_METHOD_GET, .now = route_health, .is_open = true },
+    { "/v1/health", HTTP_METHOD_GET, .now = route_health, .is_open = true },
     { "/metrics", HTTP_METHOD_GET, .now = route_metrics, .content_type = METRICS_TYPE },
     { "/stats", HTTP_METHOD_GET, .now = route_stats },
     { "/v1", HTTP_METHOD_GET, .now = route_index },
@@ -245,22 +246,46 @@ static bool route_guard(struct server *s, const struct http_head *head, struct a
     if (origin && !guard_origin(s, origin, host))
         return api_error_set(
             e, 403, "origin_not_allowed", NULL,
-            "web pages of this Origin may not use this server: add it to --origins "
+            "web pages of this Origin may not use this server: add it to --cors-origin "
             "if they should");
     return true;
 }
 
-/* A browser asks before it sends a page's request. */
-static void route_preflight(struct http_conn *c, const struct reply_to *to)
+/* The key, unless the path asks for none. Paths that do not exist ask too: without a key nothing can be learnt of them. */
+static bool route_key(const struct server *s, const struct http_head *head, const struct route *r,
+                      struct api_error *e)
 {
-    char headers[1024];
-    reply_headers(to,
-                  "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
-                  "Access-Control-Allow-Headers: authorization, content-type, x-api-key, "
-                  "x-request-id, x-trace-id\r\n"
-                  "Access-Control-Max-Age: 600\r\n",
-                  headers, sizeof(headers));
+    bool is_open = r && (r->is_open || (r->now == route_metrics && s->config.is_metrics_public));
+    if (is_open || guard_key(s, head))
+        return true;
+    return api_error_set(e, 401, "invalid_api_key", NULL,
+                         "this server asks for an API key, as 'Authorization: Bearer KEY' or "
+                         "'x-api-key: KEY', and has been given none that it knows");
+}
+
+/* A browser asks before it sends a page's request. Which headers it means to send is its own affair: the origin may call. */
+static void route_preflight(struct http_conn *c, const struct http_head *head,
+                            const struct reply_to *to)
+{
+    static const char fine[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ";
+    const char *asked = http_header(head, "Access-Control-Request-Headers");
+    char headers[2048], extra[1024];
+    if (!asked || !*asked || strlen(asked) > 700 || strspn(asked, fine) != strlen(asked))
+        asked = "authorization, content-type, x-api-key, x-request-id, x-trace-id";
+    snprintf(extra, sizeof(extra),
+             "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+             "Access-Control-Allow-Headers: %s\r\n"
+             "Access-Control-Max-Age: 600\r\n",
+             asked);
+    reply_headers(to, extra, headers, sizeof(headers));
     http_reply(c, 204, NULL, headers, "", 0);
+}
+
+bool route_is_anthropic(const char *path)
+{
+    static const char prefix[] = "/v1/messages";
+    size_t n = sizeof(prefix) - 1;
+    return strncmp(path, prefix, n) == 0 && (path[n] == '\0' || path[n] == '/');
 }
 
 int64_t route_head(void *arg, struct http_conn *c, const struct http_head *head)
@@ -276,10 +301,14 @@ int64_t route_head(void *arg, struct http_conn *c, const struct http_head *head)
         return -1;
     }
     if (head->method == HTTP_METHOD_OPTIONS) {
-        route_preflight(c, &to);
+        route_preflight(c, head, &to);
         return -1;
     }
     const struct route *r = route_find(head->path, head->method, &rest, &e);
+    if (!route_key(s, head, r, &e)) {
+        reply_error(c, &to, &e);
+        return -1;
+    }
     if (r && !r->now && s->state == SERVER_STATE_LOADING)
         api_error_set(&e, 503, "loading", NULL, "the model is loading; try again soon");
     if (r && !r->now && s->state == SERVER_STATE_DRAINING)

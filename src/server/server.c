@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "server/server_int.h"
+#include "server/tls.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -215,8 +216,8 @@ static void server_set_url(struct server *s)
     if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
         host = "127.0.0.1";
     bool is_v6 = strchr(host, ':') != NULL;
-    snprintf(s->url, sizeof(s->url), "http://%s%s%s:%d", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
-             http_server_port(s->http));
+    snprintf(s->url, sizeof(s->url), "%s://%s%s%s:%d", s->tls ? "https" : "http", is_v6 ? "[" : "",
+             host, is_v6 ? "]" : "", http_server_port(s->http));
 }
 
 static void server_set_config(struct server *s, const struct server_config *config)
@@ -232,6 +233,8 @@ static void server_set_config(struct server *s, const struct server_config *conf
         s->config.wedged_seconds = LIMIT_WEDGED_SECONDS;
     if (s->config.max_stall_ms == 0)
         s->config.max_stall_ms = 250;
+    if (s->config.keep_alive_ms == 0)
+        s->config.keep_alive_ms = LIMIT_KEEP_ALIVE_MS;
     if (s->config.store_bytes == 0)
         s->config.store_bytes = LIMIT_STORE_BYTES;
     if (s->config.store_days == 0)
@@ -274,16 +277,40 @@ static void server_free(struct server *s)
         event_base_free(s->base);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
+    tls_close(s->tls);
+    guard_release(s);
     buf_release(&s->out);
     buf_release(&s->text);
     mem_free(MEM_CAT_SERVER, s);
 }
 
+static enum err_code server_listen(struct server *s, struct err *err)
+{
+    const struct server_config *config = &s->config;
+    enum err_code code = guard_init(s, err);
+    if (code == ERR_OK && (config->tls_cert || config->tls_key)) {
+        if (!config->tls_cert || !config->tls_key)
+            return err_set(err, ERR_INVALID, "--tls-cert and --tls-key go together: %s is missing",
+                           config->tls_cert ? "--tls-key" : "--tls-cert");
+        code = tls_open(config->tls_cert, config->tls_key, &s->tls, err);
+    }
+    if (code != ERR_OK)
+        return code;
+    const struct http_options o = {
+        .base = s->base,
+        .host = s->bind_host,
+        .port = config->port,
+        .ops = { route_head, route_request, route_refuse, call_closed, call_drained, s },
+        .seconds = { config->head_seconds, config->body_seconds, config->idle_seconds,
+                     config->stall_seconds },
+        .tls = s->tls,
+    };
+    return http_server_open(&o, &s->http, err);
+}
+
 static enum err_code server_start(struct server *s, struct err *err)
 {
     static const int signals[2] = { SIGTERM, SIGINT };
-    const struct http_ops ops = { route_head,  route_request, route_refuse,
-                                  call_closed, call_drained,  s };
     s->base = event_base_new();
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!s->base || s->wake_fd < 0)
@@ -299,10 +326,7 @@ static enum err_code server_start(struct server *s, struct err *err)
     }
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write(), not our end */
     signal(SIGXFSZ, SIG_IGN); /* nor is a file that may not grow */
-    const struct http_seconds seconds = { s->config.head_seconds, s->config.body_seconds,
-                                          s->config.idle_seconds, s->config.stall_seconds };
-    enum err_code code =
-        http_server_open(s->base, s->bind_host, s->config.port, &ops, &seconds, &s->http, err);
+    enum err_code code = server_listen(s, err);
     if (code != ERR_OK)
         return code;
     server_set_url(s);

@@ -28,8 +28,15 @@ struct server_config {
     const char *host;
     int port;                /* 0 = any free one */
     const char *allow_hosts; /* more names that Host may have, comma-separated; NULL = none */
-    const char *origins;     /* origins of web pages that may call, comma-separated; NULL = none */
-    const char *alias;       /* name of the model in the API; NULL = the engine's */
+    /* Origins of web pages that may call, comma-separated; "*": of any, where keys are asked for. NULL = none. */
+    const char *cors_origins;
+    const char *const
+        *api_keys;      /* [n_api_keys] one of them is asked for; read while server_run starts */
+    int32_t n_api_keys; /* 0: everyone who reaches the address may use it */
+    bool is_metrics_public;         /* /metrics asks for no key */
+    bool is_insecure_listen;        /* an address beyond this machine without a key */
+    const char *tls_cert, *tls_key; /* PEM files; both or none */
+    const char *alias;              /* name of the model in the API; NULL = the engine's */
     bool is_model_strict;
     int64_t max_body;       /* bytes; 0 = LIMIT_BODY_BYTES */
     int64_t drain_seconds;  /* after SIGTERM; negative = LIMIT_DRAIN_SECONDS */
@@ -37,6 +44,7 @@ struct server_config {
     int64_t max_stall_ms;   /* 0 = 250 */
     int64_t wedged_seconds; /* a step that runs longer is reported; 0 = LIMIT_WEDGED_SECONDS */
     int head_seconds, body_seconds, idle_seconds, stall_seconds; /* of connections; 0 = limits.h */
+    int64_t keep_alive_ms;           /* longest silence on a stream; 0 = LIMIT_KEEP_ALIVE_MS */
     const char *state_dir;           /* where responses are kept; NULL = they are not */
     int64_t store_bytes;             /* of all of them; 0 = LIMIT_STORE_BYTES */
     int64_t store_days;              /* since their last use; 0 = LIMIT_STORE_DAYS */
@@ -54,7 +62,7 @@ struct server_config {
 };
 
 /* Serve until SIGTERM or SIGINT and the drain after it. ERR_OK after a drain.
- * Errors: of listening and of load. ERR_CANCELLED: asked to stop while the model was loading. ERR_TIMEOUT: asked to stop twice, or
+ * Errors: ERR_INVALID - settings that would let anyone in (guard.h's rules); of certificates, of listening and of load. ERR_CANCELLED: asked to stop while the model was loading. ERR_TIMEOUT: asked to stop twice, or
  * the engine did not come back from a step after the drain. After these two the engine's thread still runs, nothing has been freed,
  * and the process should end. */
 enum err_code server_run(const struct server_config *config, struct err *err) MUST_CHECK;

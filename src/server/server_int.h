@@ -11,14 +11,20 @@
 #include "server/worker.h"
 
 struct event;
+struct tls;
 
 enum server_state { SERVER_STATE_LOADING, SERVER_STATE_READY, SERVER_STATE_DRAINING };
+
+struct guard_digest {
+    unsigned char bytes[32];
+};
 
 /* Whom a reply is for: what its headers say again. */
 struct reply_to {
     char request_id[LIMIT_REQUEST_ID_BYTES + 1];
     char trace_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": there is no trace */
     char origin[256];                          /* of the page that calls, if it may; "" */
+    bool is_anthropic; /* errors have that API's shape, and its header says the id again */
 };
 
 /* One answer of a call: a generation that the scheduler owns until its FINISHED event. */
@@ -112,8 +118,11 @@ struct server {
     struct worker_pool *workers;
     struct store *store;            /* NULL: responses are not kept */
     struct prepare_context prepare; /* valid from READY on */
-    unsigned char secret[16];       /* of account hashes */
-    struct server_model model;      /* valid from READY on */
+    unsigned char secret[16];       /* of hashes of keys and accounts */
+    struct guard_digest *keys;      /* [n_keys]; NULL: none is asked for */
+    int32_t n_keys;
+    struct tls *tls;           /* NULL: plain text */
+    struct server_model model; /* valid from READY on */
     const char *model_id;
     struct call *calls;
     int32_t n_calls;
@@ -135,8 +144,14 @@ int64_t route_head(void *arg, struct http_conn *c, const struct http_head *head)
 void route_request(void *arg, struct http_conn *c, const struct http_head *head);
 void route_refuse(void *arg, struct http_conn *c, const struct http_head *head, int status,
                   const char *text);
+bool route_is_anthropic(const char *path); /* /v1/messages and what is below it */
 
-/* --- guard.c: may this Host and this Origin be served? --- */
+/* --- guard.c: who may be served, and on whose account --- */
+/* Take the keys. Errors: ERR_INVALID - settings that would let in who should not be. */
+enum err_code guard_init(struct server *s, struct err *err) MUST_CHECK;
+void guard_release(struct server *s);
+/* Is one of the keys there, where keys are asked for? In constant time for any key of a length. */
+bool guard_key(const struct server *s, const struct http_head *head);
 bool guard_host(const struct server *s, const char *host);
 /* own_host: the request's Host, whose pages are the server's own. */
 bool guard_origin(const struct server *s, const char *origin, const char *own_host);

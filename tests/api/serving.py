@@ -28,7 +28,7 @@ class Server:
         end = time.time() + start_timeout
         for line in self.proc.stdout:
             self.lines.append(line.rstrip())
-            m = re.search(r"http://\S+:(\d+)", line)
+            m = re.search(r"https?://\S+:(\d+)", line)
             if m:
                 self.port = int(m[1])
             if self.port and (not ready or not line.startswith("listening")):

@@ -171,7 +171,7 @@ def test_ends_of_pipelined_requests_may_end_each_other():
 
 
 def test_pages_may_cancel():
-    with script("--origins=https://page.test") as s:
+    with script("--cors-origin=https://page.test") as s:
         ask = {"Origin": "https://page.test", "Access-Control-Request-Method": "DELETE"}
         status, headers, _ = s.call("/v1/requests/x", method="OPTIONS", headers=ask)
         assert status == 204 and "DELETE" in headers["access-control-allow-methods"]

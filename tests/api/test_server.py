@@ -541,7 +541,7 @@ def test_host_must_be_ours(server, host, status):
 
 
 def test_allowed_hosts_and_wildcards():
-    with script("--host=0.0.0.0", "--allow-host=friend.test, other.test") as s:
+    with script("--host=0.0.0.0", "--insecure-listen", "--allow-host=friend.test, other.test") as s:
         for host, status in (("friend.test:80", 200), ("other.test", 200), ("192.168.0.1:8080", 200), ("evil.test", 403)):
             assert s.call("/health", headers={"Host": host})[0] == status
 
@@ -551,7 +551,7 @@ def test_allowed_hosts_and_wildcards():
     [("http://evil.test", 403), ("null", 403), ("http://localhost:3000", 403), ("https://page.test", 200), ("http://localhost", 200)],
 )
 def test_origin_must_be_listed(origin, status):
-    with script("--origins=https://page.test") as s:
+    with script("--cors-origin=https://page.test") as s:
         got, headers, value = s.call(CHAT, body_of("!say x"), headers={"Origin": origin})
         assert got == status
         assert headers.get("access-control-allow-origin") == (origin if status == 200 else None)

@@ -19,6 +19,7 @@
 struct world {
     struct engine_script_config script;
     struct server_config config;
+    const char *keys[8];
     long load_ms, load_fails, prepare_ms;
     const char *trace;
     struct tokenizer *tokenizer;
@@ -87,6 +88,7 @@ static bool set_number(struct world *w, const char *name, long v)
         { "body-seconds", &w->config.body_seconds, NULL, NULL },
         { "idle-seconds", &w->config.idle_seconds, NULL, NULL },
         { "stall-seconds", &w->config.stall_seconds, NULL, NULL },
+        { "keep-alive-ms", NULL, &w->config.keep_alive_ms, NULL },
         { "max-waiting", &w->config.max_waiting, NULL, NULL },
         { "drain-seconds", NULL, &w->config.drain_seconds, NULL },
         { "wedged-seconds", NULL, &w->config.wedged_seconds, NULL },
@@ -110,6 +112,10 @@ static bool set_flag(struct world *w, char *arg)
     char *eq = strchr(arg, '=');
     if (strcmp(arg, "--strict-model") == 0)
         return w->config.is_model_strict = true;
+    if (strcmp(arg, "--metrics-public") == 0)
+        return w->config.is_metrics_public = true;
+    if (strcmp(arg, "--insecure-listen") == 0)
+        return w->config.is_insecure_listen = true;
     if (strncmp(arg, "--", 2) != 0 || !eq)
         return false;
     *eq = '\0';
@@ -118,8 +124,14 @@ static bool set_flag(struct world *w, char *arg)
         w->config.host = eq + 1;
     else if (strcmp(name, "allow-host") == 0)
         w->config.allow_hosts = eq + 1;
-    else if (strcmp(name, "origins") == 0)
-        w->config.origins = eq + 1;
+    else if (strcmp(name, "cors-origin") == 0)
+        w->config.cors_origins = eq + 1;
+    else if (strcmp(name, "api-key") == 0 && (size_t)w->config.n_api_keys < ARRAY_LEN(w->keys))
+        w->keys[w->config.n_api_keys++] = eq + 1;
+    else if (strcmp(name, "tls-cert") == 0)
+        w->config.tls_cert = eq + 1;
+    else if (strcmp(name, "tls-key") == 0)
+        w->config.tls_key = eq + 1;
     else if (strcmp(name, "alias") == 0)
         w->config.alias = eq + 1;
     else if (strcmp(name, "state-dir") == 0)
@@ -161,6 +173,7 @@ int main(int argc, char **argv)
         return 2;
     }
     server_sampling_unset(&w.config.sampling);
+    w.config.api_keys = w.keys;
     w.config.now = slow_now;
     w.config.now_arg = &w;
     w.config.load = load;

@@ -95,3 +95,14 @@ def test_run_ends_what_takes_too_long_and_what_is_left_behind(tmp_path):
     else:
         pytest.fail(f"process {pid} is still there")
     assert rc.run(["bash", "-c", "kill -SEGV $$"], log, 20) == -11
+
+
+@pytest.mark.parametrize("skips, failed", [([], 0), (["cpu-feature: neon"], 1)])
+def test_under_the_emulator_nothing_is_skipped(skips, failed, monkeypatch):
+    said = rc.Result()
+    said.passed, said.skips = 7, skips
+    checks = rc.Checks(rc.argparse.Namespace(quick=True, only=None, list=False))
+    monkeypatch.setattr(checks, "step", lambda *a, **k: rc.Result())
+    monkeypatch.setattr(checks, "one", lambda *a, **k: said)
+    r = checks.check_neon()
+    assert (r.passed, r.failed) == (7, failed)

@@ -12,6 +12,7 @@
 
 V_INLINE void plain_load(const enum lin_kind kind, const uint8_t *w, nv out[16 / NV])
 {
+#pragma GCC unroll 4
     for (int k = 0; k < 16 / NV; k++) {
         if (kind == LIN_KIND_F32)
             out[k] = nv_load((const float *)w + NV * k);
@@ -36,6 +37,7 @@ V_INLINE void plain_block(const enum lin_kind kind, const struct lin_job *j, int
     for (int t = 0; t < nt; t++)
 #pragma GCC unroll 2
         for (int u = 0; u < nw; u++)
+#pragma GCC unroll 4
             for (int k = 0; k < 16 / NV; k++)
                 acc[t][u][k] = nv_set1(0);
     for (int64_t i = 0; i < in; i++) {
@@ -45,6 +47,7 @@ V_INLINE void plain_block(const enum lin_kind kind, const struct lin_job *j, int
             plain_load(kind, data + (size_t)u * w->tile_bytes + (size_t)i * step, v);
 #pragma GCC unroll 8
             for (int t = 0; t < nt; t++)
+#pragma GCC unroll 4
                 for (int k = 0; k < 16 / NV; k++)
                     acc[t][u][k] = nv_fma(v[k], nv_set1(x[t * in + i]), acc[t][u][k]);
         }
@@ -55,6 +58,7 @@ V_INLINE void plain_block(const enum lin_kind kind, const struct lin_job *j, int
         for (int u = 0; u < nw; u++) {
             int64_t row = (tile + u) * TILE;
             float *y = j->y + (t0 + t) * j->y_stride + row;
+#pragma GCC unroll 4
             for (int k = 0; k < 16 / NV; k++) {
                 int64_t left = w->shape.out - row - NV * k;
                 if (left > 0)
