@@ -253,6 +253,7 @@ static void bench_level(const char *filter, int threads, enum cpu_level level)
 
 void check_bench(const char *filter, int threads, int level)
 {
+    check_bench_pool(filter, threads);
     if (level != CPU_LEVEL_AUTO) {
         bench_level(filter, threads, (enum cpu_level)level);
         return;

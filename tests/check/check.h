@@ -58,5 +58,6 @@ void check_linear(struct check *c);
 void check_rows(struct check *c);
 void check_attention(struct check *c);
 void check_bench(const char *filter, int threads, int level);
+void check_bench_pool(const char *filter, int threads);
 
 #endif

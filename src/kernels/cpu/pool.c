@@ -29,14 +29,18 @@ struct pool_worker {
     pthread_t thread;
 };
 
+/* Each line of the cache has one purpose: a fork and join is as many trips of lines between cores as it has hand-overs. */
 struct pool {
+    /* The job. All that a worker needs comes with the line that it polls. The fields are stable while a chunk of the job is
+     * unfinished. */
     _Alignas(64) _Atomic uint64_t ticket; /* job number << 32 | chunks left */
-    _Alignas(64) _Atomic uint32_t done;   /* chunks of the current job that are finished */
-    _Atomic uint32_t caller_sleeps;       /* futex on done has a waiter */
-    /* The job; stable while a chunk of it is unfinished. */
-    _Alignas(64) _Atomic(pool_fn *) fn;
+    _Atomic(pool_fn *) fn;
     _Atomic(void *) ctx;
     _Atomic uint32_t n;
+    _Atomic uint32_t done_all; /* what `done` is when the job's chunks are finished */
+    _Alignas(64) _Atomic uint32_t
+        done; /* chunks finished since the start, modulo 2^32; never set back: that were a trip */
+    _Atomic uint32_t caller_sleeps;     /* futex on done has a waiter */
     _Alignas(64) _Atomic uint32_t wake; /* futex word: job number */
     /* Some worker may sleep. Whoever wakes them takes it back: a woken worker may wait long for a core, and until it has one each
      * job would pay for another wake (146 a token on a machine with five times as much to do as it can). */
@@ -85,6 +89,7 @@ static void pool_work(struct pool *p, uint32_t id, int thread)
         pool_fn *fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
         void *ctx = atomic_load_explicit(&p->ctx, memory_order_relaxed);
         uint32_t n = atomic_load_explicit(&p->n, memory_order_relaxed);
+        uint32_t all = atomic_load_explicit(&p->done_all, memory_order_relaxed);
         uint32_t left = (uint32_t)t;
         if (left == 0)
             return;
@@ -93,7 +98,7 @@ static void pool_work(struct pool *p, uint32_t id, int thread)
             continue;
         fn(ctx, n - left, thread);
         uint32_t done = atomic_fetch_add_explicit(&p->done, 1, memory_order_seq_cst) + 1;
-        if (done == n && atomic_load_explicit(&p->caller_sleeps, memory_order_seq_cst))
+        if (done == all && atomic_load_explicit(&p->caller_sleeps, memory_order_seq_cst))
             futex_wake(&p->done, 1);
     }
 }
@@ -135,24 +140,25 @@ void pool_run(struct pool *p, pool_fn *fn, void *ctx, int64_t n)
         return;
     }
     uint32_t id = (uint32_t)(atomic_load_explicit(&p->ticket, memory_order_relaxed) >> 32) + 1;
+    uint32_t all = atomic_load_explicit(&p->done_all, memory_order_relaxed) + (uint32_t)n;
     /* The old ticket is spent (no chunk left), so nobody acts on these until the new one is out. */
     atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&p->ctx, ctx, memory_order_relaxed);
     atomic_store_explicit(&p->n, (uint32_t)n, memory_order_relaxed);
-    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->ticket, (uint64_t)id << 32 | (uint32_t)n, memory_order_seq_cst);
-    atomic_store_explicit(&p->wake, id, memory_order_seq_cst);
+    atomic_store_explicit(&p->done_all, all, memory_order_relaxed);
+    atomic_store_explicit(&p->ticket, (uint64_t)id << 32 | (uint32_t)n, memory_order_release);
+    atomic_store_explicit(&p->wake, id, memory_order_seq_cst); /* before looking for sleepers */
     if (atomic_load(&p->has_sleepers) && atomic_exchange(&p->has_sleepers, 0))
         futex_wake(&p->wake, INT32_MAX);
     pool_work(p, id, 0);
-    for (int i = 0; atomic_load_explicit(&p->done, memory_order_acquire) != (uint32_t)n; i++) {
+    for (int i = 0; atomic_load_explicit(&p->done, memory_order_acquire) != all; i++) {
         if (i < SPIN_CALLER) {
             pause_cpu();
             continue;
         }
         uint32_t seen = atomic_load(&p->done);
         atomic_store(&p->caller_sleeps, 1);
-        if (atomic_load(&p->done) == seen && seen != (uint32_t)n)
+        if (atomic_load(&p->done) == seen && seen != all)
             futex_wait(&p->done, seen);
         atomic_store(&p->caller_sleeps, 0);
     }
