@@ -47,6 +47,44 @@ bool call_is_wanted(const struct call *call)
 
 /* --- the stream --- */
 
+/* What was written of the stream goes out. */
+static void call_send(struct call *call)
+{
+    const struct buf *out = &call->server->out;
+    if (out->len > 0)
+        call->sent_us = clock_us();
+    http_stream_add(call->conn, out->data, out->len);
+}
+
+/* Something for a client that has had nothing for long. */
+static void call_nudge(struct call *call)
+{
+    struct server *s = call->server;
+    buf_reset(&s->out);
+    if (call->response) {
+        call_response_keep_alive(call);
+        return;
+    }
+    if (call->dialect->keep_alive)
+        call->dialect->keep_alive(&s->out, &call->head, call->states, call->n_legs);
+    else
+        buf_add_str(&s->out, ": keep-alive\n\n");
+    call_send(call);
+    call_pause_if_full(call);
+}
+
+/* Clients and what stands between take a silent connection for a dead one; one that is full hears from us anyway. */
+void call_keep_alive(struct server *s)
+{
+    int64_t now = clock_us();
+    for (struct call *call = s->calls; call; call = call->next) {
+        bool is_stream = call->response ? call->is_view_stream : call->is_streaming;
+        if (call->conn && is_stream && !call->is_paused &&
+            now - call->sent_us >= s->config.keep_alive_ms * 1000)
+            call_nudge(call);
+    }
+}
+
 void call_start(struct call *call)
 {
     struct server *s = call->server;
@@ -64,6 +102,7 @@ void call_start(struct call *call)
     call_extra_headers(call, extra, sizeof(extra));
     reply_headers(&call->to, extra, headers, sizeof(headers));
     http_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers);
+    call->sent_us = clock_us();
     buf_reset(&s->out);
     for (int32_t i = 0; i < call->n_legs; i++) {
         struct dialect_choice c = { .index = i };
@@ -72,7 +111,7 @@ void call_start(struct call *call)
         if (!call->prepared->prompts[call->legs[i].prompt].scores)
             leg_show_prompt(&call->legs[i]); /* else when the scores are there */
     }
-    http_stream_add(call->conn, s->out.data, s->out.len);
+    call_send(call);
 }
 
 /* Write what the answer may show now, and its end. Nothing while it waits for the scores of its prompt. */
@@ -148,7 +187,7 @@ static void call_token(struct leg *leg, const struct sched_token *t)
     } else {
         if (s->out.len > 0)
             call_mark_first_write(call);
-        http_stream_add(call->conn, s->out.data, s->out.len);
+        call_send(call);
     }
     call_pause_if_full(call);
 }
@@ -224,7 +263,7 @@ static void call_stream_end(struct leg *leg)
         call_response_send(call);
         return;
     }
-    http_stream_add(call->conn, s->out.data, s->out.len);
+    call_send(call);
     if (call->n_live == 0)
         http_stream_end(call_let_go(call, is_error ? CALL_OUTCOME_ERROR : CALL_OUTCOME_SUCCESS));
 }

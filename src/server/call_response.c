@@ -64,6 +64,7 @@ static void call_begin_stream(struct call *call)
         call_extra_headers(call, extra, sizeof(extra));
     reply_headers(&call->to, extra, headers, sizeof(headers));
     http_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers);
+    call->sent_us = clock_us();
     call->is_view_stream = call->has_begun = true;
 }
 
@@ -77,6 +78,7 @@ static void call_pump(struct call *call)
         response_write_events(call->response, &call->view, LIMIT_UNSENT_LOW, &s->out);
         if (s->out.len == 0)
             break;
+        call->sent_us = clock_us();
         http_stream_add(call->conn, s->out.data, s->out.len);
     }
     if (call->conn && call->is_view_stream && call->view.is_ended) {
@@ -141,6 +143,17 @@ void call_response_send(struct call *call)
         call_pump(call);
     else if (is_over && call->conn && call->n_store == 0) /* else when its first PUT is back */
         call_reply_object(call);
+}
+
+void call_response_keep_alive(struct call *call)
+{
+    struct call *run = call->server->calls;
+    while (run && !(run->response == call->response && run->is_run))
+        run = run->next;
+    if (!run || response_is_over(run->response) || http_unsent(call->conn) >= LIMIT_UNSENT_HIGH)
+        return;
+    run->dialect->keep_alive(&run->server->out, &run->head, run->states, run->n_legs);
+    call_response_send(run);
 }
 
 void call_response_resume(struct call *call)

@@ -34,6 +34,7 @@ struct dialect_usage {
 struct dialect_state {
     int32_t n_blocks;    /* content blocks or output items begun so far */
     bool is_open;        /* the last one has not ended */
+    bool is_ended;       /* so has the answer */
     enum part_kind open; /* what it holds */
     int64_t
         sequence; /* of the next event; only the first answer's counts where events are numbered through */

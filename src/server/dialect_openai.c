@@ -225,7 +225,24 @@ static void openai_chat_part(struct buf *out, const struct dialect_head *h,
 static void openai_chat_end(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
                             const struct dialect_choice *c)
 {
+    st->is_ended = true;
     openai_chat_chunk(out, h, c, NULL, false);
+}
+
+/* The first answer that has not ended. A comment would do for HTTP, but clients that count events see none. */
+static int32_t openai_alive(const struct dialect_state *st, int32_t n)
+{
+    int32_t i = 0;
+    while (i < n - 1 && st[i].is_ended)
+        i++;
+    return i;
+}
+
+static void openai_chat_keep_alive(struct buf *out, const struct dialect_head *h,
+                                   struct dialect_state *st, int32_t n)
+{
+    const struct dialect_choice c = { .index = openai_alive(st, n) };
+    openai_chat_chunk(out, h, &c, NULL, false);
 }
 
 static void openai_chat_close(struct buf *out, const struct dialect_head *h,
@@ -315,6 +332,7 @@ const struct dialect dialect_chat = {
     .end = openai_chat_end,
     .close = openai_chat_close,
     .error = openai_error,
+    .keep_alive = openai_chat_keep_alive,
     .whole = openai_chat_whole,
 };
 
@@ -356,7 +374,15 @@ static void openai_text_part(struct buf *out, const struct dialect_head *h,
 static void openai_text_end(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
                             const struct dialect_choice *c)
 {
+    st->is_ended = true;
     openai_text_part(out, h, st, c, NULL);
+}
+
+static void openai_text_keep_alive(struct buf *out, const struct dialect_head *h,
+                                   struct dialect_state *st, int32_t n)
+{
+    const struct dialect_choice c = { .index = openai_alive(st, n) };
+    openai_text_part(out, h, st, &c, NULL);
 }
 
 static void openai_text_close(struct buf *out, const struct dialect_head *h,
@@ -389,5 +415,6 @@ const struct dialect dialect_completions = {
     .end = openai_text_end,
     .close = openai_text_close,
     .error = openai_error,
+    .keep_alive = openai_text_keep_alive,
     .whole = openai_text_whole,
 };

@@ -175,6 +175,14 @@ static void server_on_watch(evutil_socket_t fd, short what, void *arg)
     server_add_timer(s->watch_timer, WATCH_US);
 }
 
+/* Looks eight times in the interval, so that a silence is an eighth longer at most. */
+static void server_on_alive(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *s = arg;
+    call_keep_alive(s);
+    server_add_timer(s->alive_timer, s->config.keep_alive_ms * 1000 / 8 + 1);
+}
+
 /* --- the end --- */
 
 static void server_on_drain(evutil_socket_t fd, short what, void *arg)
@@ -265,7 +273,8 @@ static bool server_collect(struct server *s)
 
 static void server_free(struct server *s)
 {
-    struct event *events[] = { s->wake_event, s->retry_timer, s->drain_timer, s->watch_timer };
+    struct event *events[] = { s->wake_event, s->retry_timer, s->drain_timer, s->watch_timer,
+                               s->alive_timer };
     if (s->sched)
         sched_stop(s->sched);
     worker_pool_free(s->workers);
@@ -319,6 +328,7 @@ static enum err_code server_start(struct server *s, struct err *err)
     s->retry_timer = evtimer_new(s->base, server_on_retry, s);
     s->drain_timer = evtimer_new(s->base, server_on_drain, s);
     s->watch_timer = evtimer_new(s->base, server_on_watch, s);
+    s->alive_timer = evtimer_new(s->base, server_on_alive, s);
     event_add(s->wake_event, NULL);
     for (int i = 0; i < 2; i++) {
         s->signals[i] = evsignal_new(s->base, signals[i], server_on_signal, s);
@@ -355,6 +365,8 @@ static enum err_code server_start(struct server *s, struct err *err)
         .wake_arg = s,
     };
     code = sched_start(&sc, &s->sched, err);
+    if (code == ERR_OK)
+        server_on_alive(-1, 0, s);
     if (code == ERR_OK)
         server_add_timer(s->watch_timer, WATCH_US);
     if (code == ERR_OK && s->config.listening)

@@ -100,6 +100,7 @@ struct call {
     struct dialect_state *states; /* [n_legs] of the stream */
     int32_t n_legs, n_live;
     bool is_streaming, is_paused, has_written;
+    int64_t sent_us;          /* when the stream had its last bytes */
     struct api_error failure; /* of one answer of a stream whose others go on */
     struct dialect_usage usage;
 };
@@ -108,7 +109,7 @@ struct server {
     struct server_config config;
     enum server_state state;
     struct event_base *base;
-    struct event *wake_event, *retry_timer, *drain_timer, *watch_timer, *signals[2];
+    struct event *wake_event, *retry_timer, *drain_timer, *watch_timer, *alive_timer, *signals[2];
     int64_t drain_started_us, last_call_us;
     bool is_wedged;  /* a step runs far too long: said once */
     bool is_hurried; /* a second signal came */
@@ -184,6 +185,7 @@ void call_start(struct call *call);
 void call_event(struct server *s, const struct sched_event *ev);
 void call_drained(void *arg, struct http_conn *c); /* http_ops.drained */
 void call_resume_if_empty(struct call *call);
+void call_keep_alive(struct server *s); /* an event on each stream that has been silent */
 
 /* The last bytes are about to be written: the connection is free for its next request. */
 struct http_conn *call_let_go(struct call *call, enum call_outcome outcome);
@@ -193,9 +195,10 @@ bool call_is_wanted(const struct call *call);
 /* --- call_response.c: the Responses API: what runs, what is kept, who looks on --- */
 /* The head says that it was prepared; the scheduler does not have it yet. */
 void call_response_open(struct call *call);
-void call_response_start(struct call *call);  /* accepted */
-void call_response_send(struct call *call);   /* its log has grown, or it is over */
-void call_response_resume(struct call *call); /* its client can take more */
+void call_response_start(struct call *call);      /* accepted */
+void call_response_send(struct call *call);       /* its log has grown, or it is over */
+void call_response_keep_alive(struct call *call); /* its client has had nothing for long */
+void call_response_resume(struct call *call);     /* its client can take more */
 void call_response_fail(struct call *call,
                         const struct api_error *e); /* has_begun, or it waits to be stored */
 void call_response_gone(
