@@ -5,6 +5,7 @@
 #include "support/engine_script.h"
 #include "json/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static struct server_model model;
@@ -27,6 +28,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     model.chat_template = tmpl;
     server_sampling_unset(&model.sampling);
     server_sampling_unset(&config.sampling);
+    config.state_dir = "/nowhere"; /* not looked at: responses count as kept */
     return 0;
 }
 
@@ -70,21 +72,65 @@ static void check_generation(const struct prepared *p)
     }
 }
 
+/* A kept response with that body as its input, as the store would give it. */
+static struct store_job *make_history(const uint8_t *data, size_t size)
+{
+    struct store_job *job = store_job_new(STORE_OP_CHAIN, 1);
+    struct store_row *row = &job->rows[0];
+    snprintf(row->id, sizeof(row->id), "resp_0123456789abcdef0123456789abcdef");
+    row->status = STORE_STATUS_OVER;
+    buf_add(&row->input, data, size);
+    buf_add_str(&row->log, "?C\2ok");
+    row->log.data[0] = '\0';
+    buf_add_str(&row->outcome,
+                "{\"status\":2,\"completed\":1,\"has_usage\":0,\"input\":0,\"cached\":0,"
+                "\"output\":0,\"reasoning\":0,\"code\":\"\",\"text\":\"\"}");
+    job->n_chain = 1;
+    return job;
+}
+
+static void check_response(const struct prepared *p)
+{
+    const struct prepared_response *r = p->response;
+    struct buf text;
+    if (r->needs_history) {
+        BUG_ON(!r->previous[0] && r->n_more == 0);
+        return;
+    }
+    buf_init(&text, MEM_CAT_BASE, 1 << 26);
+    buf_printf(&text, "{%s}", r->frame.data);
+    check_json(&text);
+    check_json(&r->input);
+    buf_release(&text);
+    check_generation(p);
+}
+
+static void check_kind(enum prepare_kind kind, const uint8_t *data, size_t size, bool has_history)
+{
+    const struct prepare_list list = { .limit = 3, .is_ascending = size & 1 };
+    struct prepare_input in = {
+        .kind = kind, .body = (const char *)data, .n = size, .seed = 1, .list = &list
+    };
+    in.id = "resp_fedcba9876543210fedcba9876543210";
+    in.history = has_history ? make_history(data, size) : NULL;
+    struct prepared *p = prepare_request(&ctx, &in);
+    if (p->error.status != 0)
+        check_error(&p->error);
+    else if (kind == PREPARE_RESPONSES)
+        check_response(p);
+    else if (kind <= PREPARE_SIGNAL)
+        check_generation(p);
+    else
+        check_json(&p->reply);
+    prepare_free(p);
+    store_job_free(in.history);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    for (int kind = PREPARE_CHAT; kind <= PREPARE_APPLY_TEMPLATE; kind++) {
-        const struct prepare_input in = {
-            (enum prepare_kind)kind, (const char *)data, size, 1, 0, NULL
-        };
-        struct prepared *p = prepare_request(&ctx, &in);
-        if (p->error.status != 0)
-            check_error(&p->error);
-        else if (kind <= PREPARE_SIGNAL)
-            check_generation(p);
-        else
-            check_json(&p->reply);
-        prepare_free(p);
-    }
+    for (int kind = PREPARE_CHAT; kind <= PREPARE_RESPONSE_ITEMS; kind++)
+        check_kind((enum prepare_kind)kind, data, size, false);
+    check_kind(PREPARE_RESPONSES, data, size, true);
     BUG_ON(mem_bytes(MEM_CAT_REQUEST) != 0);
     return 0;
 }

@@ -19,11 +19,15 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PATHS = ["/v1/chat/completions"] * 20 + ["/v1/completions"] * 10 + ["/tokenize", "/detokenize", "/apply-template", "/health", "/stats",
+KEPT = "/v1/responses/resp_0"  # made so by the loop below
+PATHS = ["/v1/chat/completions"] * 20 + ["/v1/completions"] * 10 + ["/v1/responses"] * 15 + [KEPT] * 4 + [
+         KEPT + "/input_items", KEPT + "/cancel", KEPT + "/x", "/v1/responses/" + "y" * 100, KEPT + "?stream=true&starting_after=3",
+         KEPT + "?stream=true", KEPT + "/input_items?limit=2&order=asc&after=x", "/v1/responses/%00","/tokenize", "/detokenize", "/apply-template", "/health", "/stats",
          "/v1/models", "/v1", "/nope", "/%zz", "/v1/models/%00", "*", "http://x/y", ""]
 SAYS = ["!say hello", "!hex 41 ff e2 82", "!count 40", "!fail 2", "!nan", "!refuse", "!break", "!forever", "plain", "é\ud83d", "a" * 2000]
 HEADERS = ["X-A: b", "Connection: close", "Connection: keep-alive", "Content-Length: 5", "Content-Length: -1", "Content-Length: 99999999999",
@@ -35,6 +39,11 @@ def body(rng):
     message = {"role": rng.choice(["user"] * 20 + ["system", "tool", "banana"]), "content": rng.choice(SAYS)}
     b = {"messages": [message] * rng.choice([1] * 10 + [0, 3]), "prompt": rng.choice([rng.choice(SAYS)] * 9 + [[1, 2, 300], ["!say a", "!say b"], None]),
          "stream": rng.random() < 0.5, "max_tokens": rng.choice([1, 5, 30, 200, 100, 50, 20, 0]), "content": rng.choice(SAYS), "tokens": [1, 2, 257]}
+    b["input"] = rng.choice([message["content"], [message], [message, {"type": "reasoning", "summary": []}, message], [], None, [{"type": "x"}]])
+    if rng.random() < 0.15:
+        b.update(background=True, deadline_ms=rng.choice([1, 50, 400]))
+    if rng.random() < 0.1:
+        b["previous_response_id"] = rng.choice(KNOWN)
     for k, v in (("n", 3), ("stop", ["llo", "5"]), ("logprobs", True), ("top_logprobs", 2), ("echo", True), ("odd\r\nX: y", 1),
                  ("stream_options", {"include_usage": True}), ("logit_bias", {"5": 1}), ("temperature", "x"), ("tools", [{}])):
         if rng.random() < 0.04:
@@ -53,7 +62,11 @@ def chunked(rng, data):
 
 def one_request(rng):
     data = body(rng)
-    head = [f"{rng.choice(['POST'] * 30 + ['GET', 'HEAD', 'OPTIONS', 'PUT', 'G(T'])} {rng.choice(PATHS)} HTTP/1.{rng.choice('1111110')}"]
+    path = rng.choice(PATHS).replace("resp_0", rng.choice(KNOWN))
+    methods = ["POST"] * 30 + ["GET", "HEAD", "OPTIONS", "PUT", "G(T"]
+    if "/responses/" in path:
+        methods = ["GET"] * 8 + ["POST"] * 4 + ["DELETE"]
+    head = [f"{rng.choice(methods)} {path} HTTP/1.{rng.choice('1111110')}"]
     head.append("Host: localhost")
     if rng.random() < 0.2:
         head.append("Transfer-Encoding: chunked")
@@ -93,6 +106,9 @@ def check_replies(data):
     assert "\x01" not in text
 
 
+KNOWN = ["resp_0"] * 8  # ids of responses that were made lately
+
+
 class Fuzzer:
     def __init__(self, options):
         self.o = options
@@ -101,9 +117,11 @@ class Fuzzer:
         self.lock = threading.Lock()
 
     def start(self):
+        self.state = tempfile.TemporaryDirectory()
         self.log = open(ROOT / "build/socket_fuzz.log", "wb")
         self.proc = subprocess.Popen(
-            [self.o.server, "--rows=3", "--max-waiting=8", "--max-body=100000", "--head-seconds=2", "--body-seconds=2", "--step-us=200"],
+            [self.o.server, "--rows=3", "--max-waiting=8", "--max-body=100000", "--head-seconds=2", "--body-seconds=2", "--step-us=200",
+             "--state-dir=" + self.state.name, "--store-bytes=2000000"],
             stdout=subprocess.PIPE, stderr=self.log)
         for line in self.proc.stdout:
             self.port = int(line.rsplit(b":", 1)[1])
@@ -139,6 +157,8 @@ class Fuzzer:
             got = got[: got.rfind(b"\n") + 1]
             if got:
                 check_replies(got)
+                for id in re.findall(rb'"id":"(resp_[0-9a-f]{32})"', got)[:1]:
+                    KNOWN[rng.randrange(len(KNOWN))] = id.decode()
 
     def probe(self):
         b = b'{"messages":[{"role":"user","content":"!say probe"}]}'
