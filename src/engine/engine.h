@@ -17,7 +17,11 @@
 #define ENGINE_LOGPROBS_MAX    20
 #define ENGINE_BIAS_MAX        4096 /* biased ids per request */
 #define ENGINE_SIGNAL_BINS_MAX 4096
-#define ENGINE_GROUPS_MAX      4 /* kinds of cache memory */
+#define ENGINE_GROUPS_MAX      4   /* kinds of cache memory */
+#define ENGINE_MARK_BYTES      48  /* of a think span's marker */
+#define ENGINE_HIDDEN_MAX      4   /* control tokens that markers are made of */
+#define ENGINE_CLOSE_MAX       32  /* ids that end a span */
+#define ENGINE_FORCED_MAX      384 /* ids that an answer begins with */
 
 struct engine_bytes { /* borrowed bytes, not terminated */
     const char *data;
@@ -49,7 +53,6 @@ struct sample_params {
     int32_t n_bias;
 };
 
-/* One generation. Everything pointed to is borrowed until open returns; the engine copies what it keeps. */
 struct engine_logprob {
     int32_t id;
     float logprob;
@@ -71,6 +74,29 @@ struct engine_signal {
     int32_t *bins;  /* [n_bins] the caller's, filled when the row finishes */
 };
 
+struct engine_hidden { /* a control token: no text, but part of a marker */
+    int32_t id, n;
+    char text[ENGINE_MARK_BYTES]; /* [n] */
+};
+
+/* What governs an answer beside sampling; all zero: nothing. Forced ids are emitted as if they had been sampled (their logprobs are
+ * the model's) and count as tokens of the answer. */
+struct engine_guide {
+    /* A think span at the answer's start, by its markers' bytes. n_close 0: there is none. Stop strings are not looked for in it. */
+    char open[ENGINE_MARK_BYTES], close[ENGINE_MARK_BYTES]; /* [n_open], [n_close] */
+    int32_t n_open, n_close;
+    struct engine_hidden hidden[ENGINE_HIDDEN_MAX]; /* [n_hidden] */
+    int32_t n_hidden;
+    bool is_open;    /* the prompt has opened it */
+    bool has_budget; /* after `budget` tokens of the span close_ids are forced */
+    int32_t budget;
+    int32_t close_ids[ENGINE_CLOSE_MAX]; /* [n_close_ids] */
+    int32_t n_close_ids;
+    /* Forced at the answer's start, or behind a span that is open there; no end token comes before them. */
+    int32_t forced[ENGINE_FORCED_MAX]; /* [n_forced] */
+    int32_t n_forced;
+};
+
 /* One generation. What is pointed to is borrowed until open returns (the engine copies what it keeps), but for the two arrays
  * that the engine fills: they stay the caller's and must live until the row is closed. */
 struct engine_request {
@@ -88,6 +114,7 @@ struct engine_request {
     struct engine_token *prompt_scores;
     int32_t n_score_top;         /* 0..ENGINE_LOGPROBS_MAX */
     struct engine_signal signal; /* max_tokens is 0 then */
+    struct engine_guide guide;
 };
 
 enum finish {
@@ -116,6 +143,7 @@ struct engine_result {
     /* Bytes of the row's whole answer so far that may be shown: the rest might still become part of a stop string, or was cut
      * by one. Counts the concatenated bytes of all emitted tokens. Never decreases; at a finish it is final. */
     int64_t text_safe;
+    int32_t n_reasoning; /* tokens of the think span so far */
     enum finish finish;
     int32_t stop_index; /* FINISH_STOP_STRING */
     struct err err;     /* FINISH_ERROR */

@@ -1,7 +1,7 @@
 #include "engine/engine_model.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/match.h"
+#include "engine/guide.h"
 #include "engine/sample.h"
 #include "tensor/ops.h"
 
@@ -34,7 +34,7 @@ struct row {
     int32_t *ids; /* [ids_max] */
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
-    struct match match;
+    struct guide guide;
     struct engine_token token; /* of the last step */
 };
 
@@ -50,6 +50,7 @@ struct engine_model {
     int32_t n_end;
     int32_t *keep; /* [n_keep] end ids and newlines: what XTC spares */
     int32_t n_keep;
+    uint32_t *no_end;          /* bit id set = it is no end id: a mask for sample_context */
     struct row *rows;          /* [max_rows] */
     struct runner_item *items; /* [max_rows] */
 };
@@ -71,7 +72,7 @@ static void row_release(struct row *row)
 {
     mem_free(MEM_CAT_REQUEST, row->ids);
     mem_free(MEM_CAT_REQUEST, row->bias);
-    match_release(&row->match);
+    guide_release(&row->guide);
     *row = (struct row){ 0 };
 }
 
@@ -118,7 +119,7 @@ static enum err_code engine_model_check(const struct engine_model *em,
 }
 
 static enum err_code row_init(struct row *row, const struct engine_request *req, int32_t n_ctx,
-                              struct err *err)
+                              int32_t n_vocab, struct err *err)
 {
     int32_t room = n_ctx - req->n_prompt;
     int32_t n_new = req->max_tokens < 0 || req->max_tokens > room ? room : req->max_tokens;
@@ -143,7 +144,7 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
     if (n_bias)
         memcpy(row->bias, req->sample.bias, n_bias * sizeof(*row->bias));
     row->sample.bias = row->bias;
-    return match_init(&row->match, req->stops, req->n_stops, err);
+    return guide_init(&row->guide, req, n_vocab, err);
 }
 
 static enum err_code engine_model_open(struct engine *e, const struct engine_request *req,
@@ -159,7 +160,7 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
     if (id == e->info.max_rows)
         return err_set(err, ERR_NOMEM, "all %d rows are in use", e->info.max_rows);
     struct row *row = &em->rows[id];
-    code = row_init(row, req, e->info.n_ctx, err);
+    code = row_init(row, req, e->info.n_ctx, e->info.n_vocab, err);
     if (!code)
         code = runner_open(em->runner, &row->seq, err);
     if (code) {
@@ -267,7 +268,7 @@ static void row_finish(struct row *row, struct engine_result *res, enum finish f
     row->has_failed = finish == FINISH_ERROR;
     res->finish = finish;
     if (finish != FINISH_STOP_STRING)
-        match_finish(&row->match);
+        guide_finish(&row->guide);
 }
 
 /* Sample from the row's logits and emit. */
@@ -277,12 +278,15 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
     struct sample_context ctx = {
         .history = row->ids, .n_history = row->n_ids, .keep = em->keep, .n_keep = em->n_keep
     };
+    ctx.forced = guide_next(&row->guide);
+    if (!ctx.forced && guide_goes_on(&row->guide))
+        ctx.mask = em->no_end;
     if (sample_token(s, logits, &row->sample, &ctx, &row->token, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
         return;
     }
     int32_t id = row->token.id;
-    if (!row->ignore_end && engine_model_is_end(em, id)) {
+    if (!row->ignore_end && !ctx.forced && engine_model_is_end(em, id)) {
         row_finish(row, res, FINISH_END);
         return;
     }
@@ -290,7 +294,7 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
     res->tokens = &row->token;
     res->n_tokens = 1;
     const struct engine_bytes *bytes = &em->token_bytes[id];
-    int32_t stop = match_feed(&row->match, bytes->data, bytes->len);
+    int32_t stop = guide_feed(&row->guide, id, bytes->data, bytes->len);
     if (stop >= 0) {
         res->stop_index = stop;
         row_finish(row, res, FINISH_STOP_STRING);
@@ -344,7 +348,8 @@ static void row_take(struct engine_model *em, struct sampler *s, struct row *row
         row_yield(em, s, row, item->logits + (int64_t)(item->n_out - 1) * em->base.info.n_vocab,
                   res);
     }
-    res->text_safe = row->match.text_safe;
+    res->text_safe = row->guide.text_safe;
+    res->n_reasoning = row->guide.n_reasoning;
 }
 
 /* Rows know nothing of one another, so they are sampled on all threads: 250 us a row of 152k tokens, at 16 rows 8 % of a step. */
@@ -413,6 +418,7 @@ static void engine_model_free(struct engine *e)
     mem_free(MEM_CAT_BASE, em->rows);
     mem_free(MEM_CAT_BASE, em->items);
     mem_free(MEM_CAT_BASE, em->keep);
+    mem_free(MEM_CAT_BASE, em->no_end);
     mem_free(MEM_CAT_BASE, em->model_id);
     mem_free(MEM_CAT_BASE, em);
 }
@@ -440,7 +446,7 @@ void engine_model_fingerprint(const char *weights_digest, const char *numerics,
     snprintf(out, 20, "fp_%012llx", (unsigned long long)(h >> 16));
 }
 
-/* What XTC spares: end ids and every token that is just a newline. */
+/* What XTC spares: end ids and every token that is just a newline. And the mask of all other ids. */
 static void engine_model_init_keep(struct engine_model *em)
 {
     int32_t n_vocab = em->base.info.n_vocab, n = em->n_end;
@@ -452,13 +458,17 @@ static void engine_model_init_keep(struct engine_model *em)
     for (int32_t i = 0; i < n_vocab; i++)
         if (em->token_bytes[i].len == 1 && em->token_bytes[i].data[0] == '\n')
             em->keep[em->n_keep++] = i;
+    em->no_end = mem_alloc(MEM_CAT_BASE, ((size_t)n_vocab + 31) / 32 * sizeof(*em->no_end));
+    memset(em->no_end, 0xFF, ((size_t)n_vocab + 31) / 32 * sizeof(*em->no_end));
+    for (int32_t i = 0; i < em->n_end; i++)
+        em->no_end[em->end_ids[i] / 32] &= ~(1u << em->end_ids[i] % 32);
 }
 
 int64_t engine_model_request_bytes(const struct engine *e)
 {
     int64_t blocks = 3 * 64; /* what the allocator rounds up */
     int64_t row = (int64_t)e->info.n_ctx * (int64_t)sizeof(int32_t) +
-                  ENGINE_BIAS_MAX * (int64_t)sizeof(struct logit_bias) + (int64_t)match_bytes_max();
+                  ENGINE_BIAS_MAX * (int64_t)sizeof(struct logit_bias) + (int64_t)guide_bytes_max();
     return e->info.max_rows * (row + blocks);
 }
 

@@ -544,8 +544,10 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
     out->id = best;
     out->n_top = 0;
     out->logprob = 0;
-    bool is_greedy = p->temperature == 0;
-    if (is_greedy && p->n_logprobs < 0)
+    if (ctx->forced)
+        out->id = *ctx->forced;
+    bool is_chosen = p->temperature == 0 || ctx->forced;
+    if (is_chosen && p->n_logprobs < 0)
         return ERR_OK;
 
     struct cands c;
@@ -555,7 +557,7 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
         m = sample_softmax_of(s, logits, max);
     if (p->n_logprobs >= 0)
         sample_capture(&c, &m, p->n_logprobs, out);
-    if (!is_greedy) {
+    if (!is_chosen) {
         double sum = sample_top_p(&c, p->top_p, m.sum);
         sum = sample_min_p(&c, p->min_p, sum);
         sum = sample_typical(&c, p->typical_p, sum, s->alt);

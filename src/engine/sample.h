@@ -36,7 +36,9 @@ struct sample_context {
         history; /* [n_history] prompt and answer so far; n_history is the position of the token to come */
     int32_t n_history;
     const uint32_t *mask; /* bit id set = the grammar allows it; NULL = everything */
-    const int32_t *keep;  /* [n_keep] ids that XTC never removes: end ids and newlines */
+    const int32_t
+        *forced; /* the id that is taken whatever the rest says, with its logprob; NULL = none */
+    const int32_t *keep; /* [n_keep] ids that XTC never removes: end ids and newlines */
     int32_t n_keep;
 };
 

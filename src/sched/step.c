@@ -183,6 +183,7 @@ static void sched_route_tokens(struct sched *s, struct sched_row *row,
     row->result.n_tokens += res->n_tokens;
     s->stats.tokens += res->n_tokens;
     rank_charge(row->request, 2.0 * res->n_tokens);
+    row->result.n_reasoning = res->n_reasoning;
     if (res->text_safe > row->result.text_safe)
         row->result.text_safe = res->text_safe;
 }

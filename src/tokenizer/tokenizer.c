@@ -141,6 +141,12 @@ static int tokenizer_compare_ids(const void *pa, const void *pb)
     return (a > b) - (a < b);
 }
 
+/* Harmony (gpt-oss): an answer is several messages, and "<|end|>" ends only one of them. */
+static bool tokenizer_is_harmony(const struct tokenizer *t)
+{
+    return tokenizer_find(t, "<|return|>", 10) >= 0 && tokenizer_find(t, "<|channel|>", 11) >= 0;
+}
+
 static void tokenizer_find_ends(struct tokenizer *t, const struct tokenizer_spec *spec)
 {
     int32_t ids[ARRAY_LEN(end_markers) + 8];
@@ -151,7 +157,8 @@ static void tokenizer_find_ends(struct tokenizer *t, const struct tokenizer_spec
             ids[n++] = given[i];
     for (size_t i = 0; i < ARRAY_LEN(end_markers); i++) {
         int32_t id = tokenizer_find(t, end_markers[i], strlen(end_markers[i]));
-        if (id >= 0 && t->types[id] == TOKEN_TYPE_CONTROL)
+        if (id >= 0 && t->types[id] == TOKEN_TYPE_CONTROL &&
+            !(strcmp(end_markers[i], "<|end|>") == 0 && tokenizer_is_harmony(t)))
             ids[n++] = id;
     }
     /* GLM ends its turn by opening the next one */

@@ -2,13 +2,27 @@
 
 #include <string.h>
 
-static const char template_text[] =
+const char byte_vocab_template_text[] =
     "{% for m in messages %}{% if m.role == 'system' and m.content == 'raise' %}"
     "{{ raise_exception('No system role: Z9') }}{% endif %}"
     "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-static const char *const control_pieces[] = { "<|im_start|>", "<|im_end|>", "<|end|>" };
+static const char *const control_pieces[] = {
+    "<|im_start|>", "<|im_end|>",  "<|end|>",        "[TOOL_CALLS]",  "[ARGS]",
+    "<|channel|>",  "<|message|>", "<|start|>",      "<|constrain|>", "<|tool_call>",
+    "<tool_call|>", "<|\"|>",      "<|python_tag|>", "<|unused|>",
+};
+
+int32_t byte_vocab_control(const char *s, size_t n, size_t *len)
+{
+    for (size_t i = 0; i < ARRAY_LEN(control_pieces); i++) {
+        *len = strlen(control_pieces[i]);
+        if (*len <= n && memcmp(s, control_pieces[i], *len) == 0)
+            return 256 + (int32_t)i;
+    }
+    return -1;
+}
 
 /* The spelling of byte b in byte-level vocabularies (GPT-2): printable Latin-1 as itself, the rest from U+0100 on. */
 static size_t spell_byte(int b, char *out)
@@ -63,5 +77,6 @@ enum err_code byte_vocab_new(struct tokenizer **out, struct err *err)
 
 enum err_code byte_vocab_template(struct template **out, struct err *err)
 {
-    return template_parse("bytes", template_text, strlen(template_text), out, err);
+    return template_parse("bytes", byte_vocab_template_text, strlen(byte_vocab_template_text), out,
+                          err);
 }

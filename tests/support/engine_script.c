@@ -1,18 +1,20 @@
 #include "support/engine_script.h"
 #include "base/buf.h"
+#include "engine/guide.h"
 #include "support/byte_vocab.h"
+#include "json/json.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define SCRIPT_TEXT_MAX (1 << 20)
+#define SCRIPT_TEXT_MAX (1 << 24)
 
 struct script_row {
     bool is_open;
-    struct buf script; /* what it will say */
-    struct buf text;   /* what it has said */
+    struct buf script; /* what it will say: struct engine_token ids, int32_t each */
+    int32_t n_said;    /* of them */
     int32_t *ids;      /* [n_prompt] */
     int32_t n_prompt, n_fed, n_tokens, max_tokens;
     int32_t n_pages; /* promised */
@@ -24,10 +26,7 @@ struct script_row {
     enum err_code fail_code;
     bool is_endless, breaks_step, ignore_end;
     int32_t n_logprobs;
-    int64_t text_safe;
-    char *stops[ENGINE_STOPS_MAX];
-    size_t stop_len[ENGINE_STOPS_MAX];
-    int32_t n_stops;
+    struct guide guide;
     struct engine_token token;
 };
 
@@ -47,6 +46,22 @@ static void script_sleep(int64_t us)
         nanosleep(&ts, NULL);
 }
 
+static void script_say(struct buf *out, int32_t id)
+{
+    buf_add(out, &id, sizeof(id));
+}
+
+/* Text in which the spelling of a control token stands for it. */
+static void script_say_text(struct buf *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        size_t len;
+        int32_t id = byte_vocab_control(s + i, n - i, &len);
+        script_say(out, id >= 0 ? id : (unsigned char)s[i]);
+        i += id >= 0 ? len : 1;
+    }
+}
+
 static void script_read_hex(struct buf *out, const char *s)
 {
     while (*s && *s != '\n') {
@@ -57,7 +72,7 @@ static void script_read_hex(struct buf *out, const char *s)
             s++;
             continue;
         }
-        buf_add_char(out, (char)v);
+        script_say(out, (int32_t)v);
         s += 2;
     }
 }
@@ -72,12 +87,19 @@ static bool script_plan(struct script_row *row, const char *text)
     row->fail_at = -1;
     row->fail_code = ERR_IO;
     if (cmd && strncmp(cmd, "!say ", 5) == 0) {
-        buf_add(&row->script, cmd + 5, line - 5);
+        for (size_t i = 5; i < line; i++)
+            script_say(&row->script, (unsigned char)cmd[i]);
+    } else if (cmd && strncmp(cmd, "!json ", 6) == 0) {
+        struct json_doc doc;
+        if (json_parse(&doc, cmd + 6, line - 6, 1 << 20, NULL) != ERR_OK)
+            return false;
+        script_say_text(&row->script, doc.root.text, doc.root.len);
+        json_doc_release(&doc);
     } else if (cmd && strncmp(cmd, "!hex ", 5) == 0) {
         script_read_hex(&row->script, cmd + 5);
     } else if (cmd && strncmp(cmd, "!count ", 7) == 0) {
         for (long i = 0; i < n; i++)
-            buf_add_char(&row->script, (char)('0' + i % 10));
+            script_say(&row->script, '0' + (int32_t)(i % 10));
     } else if (cmd && strncmp(cmd, "!fail ", 6) == 0) {
         row->fail_at = (int32_t)n;
         row->is_endless = true;
@@ -91,8 +113,8 @@ static bool script_plan(struct script_row *row, const char *text)
     } else if (cmd && strncmp(cmd, "!forever", 8) == 0) {
         row->is_endless = true;
     } else {
-        size_t len = strlen(text);
-        buf_add(&row->script, text, len < 64 ? len : 64);
+        for (size_t i = 0; i < 64 && text[i]; i++)
+            script_say(&row->script, (unsigned char)text[i]);
     }
     return true;
 }
@@ -112,7 +134,6 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     struct script_row *row = &s->rows[i];
     *row = (struct script_row){ .is_open = true, .n_prompt = req->n_prompt };
     buf_init(&row->script, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
-    buf_init(&row->text, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
     struct buf text;
     buf_init(&text, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
     for (int32_t k = 0; k < req->n_prompt; k++)
@@ -129,11 +150,7 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     row->max_tokens = req->max_tokens < 0 || req->max_tokens > room ? room : req->max_tokens;
     row->ignore_end = req->ignore_end;
     row->n_logprobs = req->sample.n_logprobs;
-    row->n_stops = req->n_stops;
-    for (int32_t k = 0; k < req->n_stops; k++) {
-        row->stops[k] = mem_strndup(MEM_CAT_REQUEST, req->stops[k].data, req->stops[k].len);
-        row->stop_len[k] = req->stops[k].len;
-    }
+    is_fine = guide_init(&row->guide, req, e->info.n_vocab, err) == ERR_OK && is_fine;
     s->n_open++;
     *out = i;
     if (is_fine)
@@ -150,9 +167,7 @@ static void script_close(struct engine *e, row_id id)
     e->ops->rewind(e, id);
     mem_free(MEM_CAT_REQUEST, row->ids);
     buf_release(&row->script);
-    buf_release(&row->text);
-    for (int32_t k = 0; k < row->n_stops; k++)
-        mem_free(MEM_CAT_REQUEST, row->stops[k]);
+    guide_release(&row->guide);
     row->is_open = false;
     s->n_open--;
 }
@@ -213,35 +228,12 @@ static void script_usage(const struct engine *e, struct engine_usage *out)
 
 /* --- steps --- */
 
-/* Earliest match in the text, else how many bytes at its end might still become one. */
-static bool script_match(struct script_row *row, struct engine_result *res)
-{
-    size_t best = row->text.len + 1, hold = 0;
-    for (int32_t k = 0; k < row->n_stops; k++) {
-        const char *p = memmem(row->text.data, row->text.len, row->stops[k], row->stop_len[k]);
-        if (p && (size_t)(p - row->text.data) < best) {
-            best = (size_t)(p - row->text.data);
-            res->stop_index = k;
-        }
-        for (size_t n = row->stop_len[k] - 1; n > hold; n--)
-            if (n <= row->text.len &&
-                memcmp(row->text.data + row->text.len - n, row->stops[k], n) == 0)
-                hold = n;
-    }
-    bool is_match = best <= row->text.len;
-    int64_t safe = (int64_t)(is_match ? best : row->text.len - hold);
-    if (safe > row->text_safe)
-        row->text_safe = safe;
-    return is_match;
-}
-
 static void script_emit(struct script_row *row, int32_t id)
 {
     row->token = (struct engine_token){ .id = id, .logprob = -0.5f };
     for (int32_t i = 0; i < row->n_logprobs; i++)
         row->token.top[row->token.n_top++] =
             (struct engine_logprob){ (id + i) % 256, -0.5f - (float)i };
-    buf_add_char(&row->text, (char)id);
     row->n_tokens++;
 }
 
@@ -259,22 +251,28 @@ static void script_decode(struct script_row *row, struct engine_result *res)
         res->finish = FINISH_LENGTH;
         return;
     }
-    bool is_over = (size_t)row->n_tokens >= row->script.len;
-    if (is_over && !row->is_endless && !row->ignore_end) {
+    const int32_t *script = (const int32_t *)(const void *)row->script.data;
+    const int32_t *forced = guide_next(&row->guide);
+    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(*script);
+    if (is_over && !forced && !row->is_endless && !row->ignore_end && !guide_goes_on(&row->guide)) {
+        guide_finish(&row->guide);
         res->finish = FINISH_END;
-        res->text_safe = row->text_safe = (int64_t)row->text.len;
+        res->text_safe = row->guide.text_safe;
         return;
     }
-    script_emit(row, is_over ? 'x' : (unsigned char)row->script.data[row->n_tokens]);
+    int32_t id = forced ? *forced : is_over ? 'x' : script[row->n_said++];
+    char byte = (char)id;
+    script_emit(row, id);
     res->n_tokens = 1;
     res->tokens = &row->token;
-    if (script_match(row, res)) {
+    res->stop_index = guide_feed(&row->guide, id, &byte, id < 256);
+    if (res->stop_index >= 0) {
         res->finish = FINISH_STOP_STRING;
     } else if (row->n_tokens >= row->max_tokens) {
         res->finish = FINISH_LENGTH;
-        row->text_safe = (int64_t)row->text.len;
+        guide_finish(&row->guide);
     }
-    res->text_safe = row->text_safe;
+    res->text_safe = row->guide.text_safe;
 }
 
 static void script_score(struct script_row *row, int32_t first, int32_t n)
@@ -312,13 +310,14 @@ static enum err_code script_step(struct engine *e, const struct engine_work *wor
         BUG_ON(row->n_fed + work[i].n_tokens > row->n_pages * SCRIPT_PAGE_TOKENS);
         results[i] = (struct engine_result){ .row = work[i].row,
                                              .n_taken = work[i].n_tokens,
-                                             .text_safe = row->text_safe };
+                                             .text_safe = row->guide.text_safe };
         script_score(row, row->n_fed, work[i].n_tokens);
         row->n_fed += work[i].n_tokens;
         if (row->breaks_step)
             return err_set(err, ERR_IO, "the device is gone");
         if (row->n_fed == n_ids)
             script_decode(row, &results[i]);
+        results[i].n_reasoning = row->guide.n_reasoning;
     }
     return ERR_OK;
 }

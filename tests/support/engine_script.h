@@ -3,11 +3,12 @@
  * Its vocabulary is byte_vocab.h: ids 0..255 are bytes, 256.. control tokens without text. A prompt is read as the bytes of its ids.
  * The last "!command" in it (up to a line's end or a control token) says what to answer:
  *   !say TEXT      these bytes, then the model's end        !hex C3A9 80   these bytes
+ *   !json STRING    the string's text, where the spelling of a control token is that token
  *   !count N       N tokens "0".."9" over and over          !fail N        N tokens "x", then this row fails
  *   !nan           fails with the first token (ERR_NUMERIC) !refuse        open fails (ERR_INVALID)
  *   !break         the whole step fails                     !forever       tokens until the length is reached
  * Without a command the prompt's bytes come back (at most 64).
- * Scores of a prompt are -0.25 each; bin i of a signal is i + 1. A step that takes ids beyond the promised ones is a bug. */
+ * Think spans, stop strings and forced ids are guide.h's. Scores of a prompt are -0.25 each; bin i of a signal is i + 1. A step that takes ids beyond the promised ones is a bug. */
 #ifndef PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 #define PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 

@@ -72,6 +72,45 @@ static void an_answer_ends_at_its_limit_or_at_the_context(void **state)
     }
 }
 
+/* They are what the answer is made of then: what follows is as if they had been sampled, and their logprobs are the model's. */
+static void forced_ids_are_emitted_with_the_models_logprobs(void **state)
+{
+    enum { N = 6 };
+    struct tiny_engine lab;
+    struct err err = { 0 };
+    struct engine_token first[N], second[N];
+    lab_open(&lab, TINY "qwen2.gguf", 200, 2, 0);
+    for (int pass = 0; pass < 2; pass++) {
+        struct engine_request req = request(20, N);
+        struct engine_work work = { .n_tokens = 64 };
+        struct engine_token *out = pass == 0 ? first : second;
+        req.sample.n_logprobs = 2;
+        req.guide.n_forced = pass == 0 ? 2 : 3;
+        req.guide.forced[0] = 17;
+        req.guide.forced[1] = 3;
+        req.guide.forced[2] =
+            first[2].id; /* the second pass forces what the model chose by itself */
+        assert_int_equal(lab.engine->ops->open(lab.engine, &req, &work.row, &err), ERR_OK);
+        assert_int_equal(lab.engine->ops->grow(lab.engine, work.row, INT32_MAX, &err), ERR_OK);
+        for (int n = 0; n < N;) {
+            struct engine_result res;
+            assert_int_equal(lab.engine->ops->step(lab.engine, &work, 1, &res, &err), ERR_OK);
+            if (res.n_tokens)
+                out[n++] = *res.tokens;
+        }
+        lab.engine->ops->close(lab.engine, work.row);
+        assert_int_equal(out[0].id, 17);
+        assert_int_equal(out[1].id, 3);
+        assert_true(out[0].logprob < 0 && out[0].n_top == 2);
+        assert_true(out[0].top[0].logprob >= out[0].logprob);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(first[i].id, second[i].id);
+        assert_true(first[i].logprob == second[i].logprob);
+    }
+    tiny_engine_close(&lab);
+}
+
 /* Case B41: both numbers in the text. */
 static void a_prompt_without_room_is_refused_with_both_numbers(void **state)
 {
@@ -375,6 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_ends_at_its_limit_or_at_the_context),
+        cmocka_unit_test(forced_ids_are_emitted_with_the_models_logprobs),
         cmocka_unit_test(a_prompt_without_room_is_refused_with_both_numbers),
         cmocka_unit_test(bad_requests_are_refused_and_leave_no_row),
         cmocka_unit_test(rows_run_out_and_come_back),
