@@ -18,6 +18,7 @@ struct metrics {
     int64_t outcomes[CALL_OUTCOME_COUNT];
     int64_t ready, connections, calls, step_us, uptime_us, score_bytes;
     int64_t fds, threads, resident;
+    struct store_stats store;
 };
 
 enum metrics_kind { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
@@ -101,6 +102,11 @@ static const struct metrics_row metrics_table[] = {
     { "preparation_cancelled_total", COUNTER, "preparation", "cancelled", CLASS(cancelled), "ended while queued or being prepared" },
     { "preparation_refused_total", COUNTER, "preparation", "refused", CLASS(refused), "not taken: the line was full" },
     { "prompt_score_bytes", GAUGE, "score_bytes", NULL, AT(score_bytes), "held for log-probabilities of prompts" },
+    { "store_on", GAUGE, "store_on", NULL, AT(store.is_on), "1 if responses are kept; 0: switched off, or the disk failed" },
+    { "store_responses", GAUGE, "store_responses", NULL, AT(store.rows), "responses that are kept" },
+    { "store_bytes", GAUGE, "store_bytes", NULL, AT(store.bytes), "bytes of those" },
+    { "store_writes_total", COUNTER, "store_writes", NULL, AT(store.puts), "responses that were to be kept" },
+    { "store_losses_total", COUNTER, "store_losses", NULL, AT(store.losses), "of those, that could not be" },
     { "memory_bytes", GAUGE, "memory", NULL, EACH(memory, CATEGORY), "live host memory, by what it is for" },
     { "process_open_fds", GAUGE, "fds", NULL, AT(fds), "open file descriptors" },
     { "process_threads", GAUGE, "threads", NULL, AT(threads), "threads" },
@@ -190,6 +196,7 @@ static void metrics_read(struct server *s, struct metrics *m)
     m->calls = s->n_calls;
     m->uptime_us = clock_us() - s->started_us;
     m->score_bytes = s->score_bytes;
+    store_read_stats(s->store, &m->store);
     metrics_read_process(m);
 }
 
