@@ -150,7 +150,8 @@ void call_response_keep_alive(struct call *call)
     struct call *run = call->server->calls;
     while (run && !(run->response == call->response && run->is_run))
         run = run->next;
-    if (!run || response_is_over(run->response) || http_unsent(call->conn) >= LIMIT_UNSENT_HIGH)
+    if (!run || response_is_over(run->response) || http_unsent(call->conn) >= LIMIT_UNSENT_HIGH ||
+        run->response->log.len + 64 > LIMIT_REPLY_BYTES) /* it may not end here: others would go */
         return;
     run->dialect->keep_alive(&run->server->out, &run->head, run->states, run->n_legs);
     call_response_send(run);
@@ -368,7 +369,12 @@ static void call_show(struct call *call)
 {
     struct response *r = call->response;
     struct api_error e;
-    if (call->wish == CALL_WISH_STREAM) {
+    bool is_elsewhere = !response_is_over(r) && !call_find_run(call, r->id);
+    if (is_elsewhere && (call->wish == CALL_WISH_STREAM || call->wish == CALL_WISH_CANCEL)) {
+        api_error_set(&e, 409, "other_process", "response_id",
+                      "the response runs in another process of this state directory");
+        call_fail(call, &e);
+    } else if (call->wish == CALL_WISH_STREAM) {
         call_begin_stream(call);
         call_pump(call);
     } else if (call->wish == CALL_WISH_ITEMS) {
@@ -384,10 +390,6 @@ static void call_show(struct call *call)
         api_error_set(&e, 400, NULL, "response_id",
                       "only a background response can be cancelled; end others by closing their "
                       "connection or by DELETE /v1/requests/ID");
-        call_fail(call, &e);
-    } else if (call->wish == CALL_WISH_CANCEL && !response_is_over(r)) {
-        api_error_set(&e, 409, "other_process", "response_id",
-                      "the response runs in another process of this state directory");
         call_fail(call, &e);
     } else {
         call_reply_object(call);

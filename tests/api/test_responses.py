@@ -638,6 +638,21 @@ def test_cancel_while_it_waits(tmp_path):
         get(server, first + "/cancel", method="POST")
 
 
+def test_silence_is_filled_and_numbered(tmp_path):
+    """While nothing is there to be sent, the event that clients count as activity; replays have the same numbers."""
+    with script("--rows=1", "--step-us=400000", "--keep-alive-ms=100", f"--state-dir={tmp_path}") as server:
+        evs = events(server, "!count 3")
+        names = [e["type"] for e in evs]
+        assert names.count("response.in_progress") >= 4, names
+        assert text_of(evs[-1]["response"]) == "012"
+        id = evs[0]["response"]["id"]
+        assert parse(server.call(f"{PATH}/{id}?stream=true")[2]) == evs
+        other = make(server, "!count 3", background=True)[1]["id"]
+        watched = parse(server.call(f"{PATH}/{other}?stream=true")[2])
+        assert [e["type"] for e in watched].count("response.in_progress") >= 4
+        assert parse(server.call(f"{PATH}/{other}?stream=true")[2]) == watched
+
+
 # --- trouble ---
 
 
@@ -724,6 +739,7 @@ def test_two_servers_share_a_directory(tmp_path):
         wait_for(one, runs, "in_progress")
         assert get(two, runs)[1]["status"] == "queued"  # as it was last stored; not failed
         assert get(two, runs + "/cancel", method="POST")[0] == 409
+        assert get(two, runs + "?stream=true")[0] == 409
         get(one, runs + "/cancel", method="POST")
         wait_for(two, runs, "cancelled")
 
