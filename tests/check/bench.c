@@ -111,12 +111,16 @@ static void bench_linear(struct bench *k)
     }
 }
 
-/* --- attention --- */
+/* --- attention: enough layers that their pages do not fit the caches, as in a model --- */
+
+#define ATTN_LAYERS 32
 
 struct attn_bench {
     struct backend *be;
-    struct kv_layer kv;
-    struct seq_view seq;
+    struct kv_layer kv[ATTN_LAYERS];
+    int n; /* layers */
+    struct seq_view seqs[16];
+    int n_seqs;
     struct tensor q, out, k;
     struct attn_params p;
 };
@@ -125,47 +129,99 @@ static void run_attention(void *ctx)
 {
     struct attn_bench *b = ctx;
     ops_begin(b->be, (int)b->q.rows);
-    ops_attention(b->be, b->out, b->q, &b->kv, &b->seq, 1, &b->p);
+    for (int i = 0; i < b->n; i++)
+        ops_attention(b->be, b->out, b->q, &b->kv[i], b->seqs, b->n_seqs, &b->p);
 }
 
 static void run_store(void *ctx)
 {
     struct attn_bench *b = ctx;
     ops_begin(b->be, (int)b->k.rows);
-    ops_kv_store(b->be, &b->kv, b->k, b->k, &b->seq, 1);
+    for (int i = 0; i < b->n; i++)
+        ops_kv_store(b->be, &b->kv[i], b->k, b->k, b->seqs, b->n_seqs);
 }
 
-static void bench_attention_case(struct bench *k, enum dtype type, int kv_heads, int per, int d,
-                                 int pos, int rows)
+struct attn_shape {
+    int kv_heads, per, head_dim;
+    int pos, rows, seqs; /* of each sequence */
+};
+
+/* Every position of every layer gets a key and a value: pages that were never written would all be one page of zeros. */
+static void bench_fill_pages(struct attn_bench *b, const struct attn_shape *s)
 {
-    struct attn_bench b = { .be = k->be };
-    int n_pages = (pos + rows) / KV_PAGE_TOKENS + 1;
+    int64_t cols = (int64_t)s->kv_heads * s->head_dim;
+    float *x = mem_alloc(MEM_CAT_SCRATCH, (size_t)(KV_PAGE_TOKENS * cols) * sizeof(float));
+    struct tensor t = tensor_of(x, KV_PAGE_TOKENS, cols);
+    check_fill(x, (size_t)(KV_PAGE_TOKENS * cols), 0);
+    ops_begin(b->be, KV_PAGE_TOKENS);
+    for (int i = 0; i < b->n; i++) {
+        for (int32_t page = 0; page < b->kv[i].n_pages; page++) {
+            struct seq_view v = { 0, KV_PAGE_TOKENS, 0, &page };
+            ops_kv_store(b->be, &b->kv[i], t, t, &v, 1);
+        }
+    }
+    mem_free(MEM_CAT_SCRATCH, x);
+}
+
+static void bench_attention_case(struct bench *k, enum dtype type, const struct attn_shape *s,
+                                 const char *name)
+{
+    struct attn_bench b = { .be = k->be, .n_seqs = s->seqs };
+    int rows = s->rows * s->seqs, per_seq = (s->pos + s->rows) / KV_PAGE_TOKENS + 1;
+    int n_pages = per_seq * s->seqs;
     int32_t *pages = mem_alloc(MEM_CAT_SCRATCH, (size_t)n_pages * sizeof(*pages));
-    size_t page = k->be->ops->kv_page_bytes(k->be, type, kv_heads, d);
-    b.kv = (struct kv_layer){ type, kv_heads, d, n_pages,
-                              k->be->ops->alloc(k->be, MEM_CAT_KV, page * (size_t)n_pages) };
-    BUG_ON(!b.kv.data);
+    size_t page = k->be->ops->kv_page_bytes(k->be, type, s->kv_heads, s->head_dim);
+    while (b.n < ATTN_LAYERS && (b.n == 0 || (size_t)(b.n * n_pages) * page < (size_t)128 << 20)) {
+        b.kv[b.n] =
+            (struct kv_layer){ type, s->kv_heads, s->head_dim, n_pages,
+                               k->be->ops->alloc(k->be, MEM_CAT_KV, page * (size_t)n_pages) };
+        BUG_ON(!b.kv[b.n].data);
+        b.n++;
+    }
     for (int i = 0; i < n_pages; i++)
         pages[i] = i;
-    b.seq = (struct seq_view){ 0, rows, pos, pages };
-    int64_t cols = (int64_t)kv_heads * per * d;
+    for (int i = 0; i < s->seqs; i++)
+        b.seqs[i] = (struct seq_view){ i * s->rows, s->rows, s->pos, pages + i * per_seq };
+    bench_fill_pages(&b, s);
+    int64_t cols = (int64_t)s->kv_heads * s->per * s->head_dim;
     float *q = mem_alloc(MEM_CAT_SCRATCH, (size_t)(2 * rows * cols) * sizeof(float));
     check_fill(q, (size_t)(rows * cols), 0);
     b.q = tensor_of(q, rows, cols);
     b.out = tensor_of(q + rows * cols, rows, cols);
-    b.p = (struct attn_params){ .scale = 0.1f, .n_heads = kv_heads * per };
-    double us = best_us(k, run_attention, &b);
-    double bytes = (double)page * (pos + rows) / KV_PAGE_TOKENS;
-    double ops = 4.0 * rows * (pos + rows / 2.0) * (double)cols;
-    b.k = tensor_of(q, rows, (int64_t)kv_heads * d);
-    double store = best_us(k, run_store, &b);
-    printf("attention/%s/%d %dx%d heads of %d, %s, %d rows at %d: %.1f us, %.2f GB/s, %.1f GOPS; "
-           "store %.2f us\n",
-           k->level, k->threads, kv_heads, per, d, dtype_info(type)->name, rows, pos, us,
-           bytes / us * 1e-3, ops / us * 1e-3, store);
-    k->be->ops->free(k->be, MEM_CAT_KV, b.kv.data, page * (size_t)n_pages);
+    b.p = (struct attn_params){ .scale = 0.1f, .n_heads = s->kv_heads * s->per };
+    double us = best_us(k, run_attention, &b) / b.n;
+    double bytes = (double)page * (s->pos + s->rows) / KV_PAGE_TOKENS * s->seqs;
+    double ops = 4.0 * rows * (s->pos + s->rows / 2.0) * (double)cols;
+    b.k = tensor_of(q, rows, (int64_t)s->kv_heads * s->head_dim);
+    double store = best_us(k, run_store, &b) / b.n;
+    printf("%s: %.1f us, %.2f GB/s, %.1f GOPS; store %.2f us\n", name, us, bytes / us * 1e-3,
+           ops / us * 1e-3, store);
+    fflush(stdout);
+    for (int i = 0; i < b.n; i++)
+        k->be->ops->free(k->be, MEM_CAT_KV, b.kv[i].data, page * (size_t)n_pages);
     mem_free(MEM_CAT_SCRATCH, q);
     mem_free(MEM_CAT_SCRATCH, pages);
+}
+
+static void bench_attention(struct bench *k)
+{
+    static const enum dtype types[] = { DTYPE_F16, DTYPE_KV_Q8, DTYPE_KV_Q4 };
+    static const struct attn_shape shapes[] = {
+        { 2, 6, 128, 4096, 1, 1 }, { 2, 7, 64, 4096, 1, 1 },  { 3, 3, 64, 4096, 1, 1 },
+        { 1, 4, 256, 4096, 1, 1 }, { 2, 6, 128, 4096, 4, 1 }, { 2, 7, 64, 3000, 1, 16 },
+        { 2, 6, 128, 0, 512, 1 },  { 3, 3, 64, 0, 512, 1 },
+    };
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+        for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+            const struct attn_shape *s = &shapes[i];
+            char group[96];
+            snprintf(group, sizeof(group), "attention/%s/%s %dx%dx%d %dx%d at %d",
+                     dtype_info(types[t])->name, k->level, s->kv_heads, s->per, s->head_dim,
+                     s->seqs, s->rows, s->pos);
+            if (!k->filter || strstr(group, k->filter))
+                bench_attention_case(k, types[t], s, group);
+        }
+    }
 }
 
 /* --- the rest --- */
@@ -225,7 +281,6 @@ static void bench_rows(struct bench *k)
 
 static void bench_level(const char *filter, int threads, enum cpu_level level)
 {
-    static const enum dtype types[] = { DTYPE_F16, DTYPE_KV_Q8, DTYPE_KV_Q4 };
     struct bench k = { .filter = filter };
     struct cpu_options o = { .threads = threads, .level = level };
     struct err err = { 0 };
@@ -236,16 +291,7 @@ static void bench_level(const char *filter, int threads, enum cpu_level level)
         exit(1);
     }
     bench_linear(&k);
-    if (!filter || strstr("attention", filter)) {
-        for (size_t i = 0; i < ARRAY_LEN(types); i++) {
-            bench_attention_case(&k, types[i], 2, 6, 128, 4096, 1);
-            bench_attention_case(&k, types[i], 2, 7, 64, 4096, 1);
-            bench_attention_case(&k, types[i], 3, 3, 64, 4096, 1);
-            bench_attention_case(&k, types[i], 1, 4, 256, 4096, 1);
-            bench_attention_case(&k, types[i], 2, 6, 128, 0, 512);
-            bench_attention_case(&k, types[i], 3, 3, 64, 0, 512);
-        }
-    }
+    bench_attention(&k);
     if (!filter || strstr("rows", filter))
         bench_rows(&k);
     k.be->ops->close(k.be);

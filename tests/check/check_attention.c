@@ -278,6 +278,12 @@ static const struct attn_case cases[] = {
     { 1, 4, 256, DTYPE_F16, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE },
     { 2, 7, 64, DTYPE_F16, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE },
     { 1, 7, 64, DTYPE_F32, 0, 0, true, 1, { { 1200, 2 } }, 0, POISON_NONE },
+    /* more blocks than there is room for results: several rounds where threads share few slices */
+    { 3, 8, 256, DTYPE_F16, 0, 0, true, 1, { { 1000, 6 } }, 0, POISON_NONE },
+    /* verification: a few rows at depth, more queries than a pass takes */
+    { 2, 7, 64, DTYPE_BF16, 0, 0, false, 1, { { 700, 5 } }, 0, POISON_NONE },
+    { 3, 1, 128, DTYPE_F32, 0, 0, false, 1, { { 500, 16 } }, 0, POISON_NONE },
+    { 1, 13, 80, DTYPE_F16, 300, 0, false, 1, { { 900, 8 } }, 0, POISON_NONE },
     /* prefill, whole and in the middle */
     { 3, 3, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 200 } }, 0, POISON_NONE },
     { 3, 3, 64, DTYPE_BF16, 0, 0, false, 1, { { 50, 77 } }, 0, POISON_NONE },

@@ -1,26 +1,35 @@
 /* Attention over pages (kv.c).
  *
- * A query is one head of one row. The queries of a kv head, row by row, are cut into slices; a slice walks the pages once,
- * widening each page's K and V once for all its queries. Blocks of 64 positions are computed each from nothing and merged in
- * position order, so where there are fewer slices than threads the blocks themselves are spread over them, with the same bits. */
+ * A query is one head of one row. The queries of a kv head, row by row, are cut into slices; a slice walks the pages once, each
+ * K and V read once for all its queries. Blocks of 64 positions are computed each from nothing and merged in position order.
+ *
+ * With many slices a thread takes one at a time. With few, a thread that finds none left takes blocks of another's slice, the last
+ * ones first; their results wait in memory until they are merged in order. So two threads with a kv head each share nothing,
+ * and any number of threads come to their end together: with the same bits, for a block is the same whoever computes it. */
 #include "kernels/cpu/cpu_int.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
-#define P             KV_PAGE_TOKENS
-#define SLICE         48 /* queries of a slice */
-#define BY_BLOCKS_MIN 8  /* blocks of a slice from which it pays to spread them over threads */
-#define PART_FLOATS   ((size_t)1 << 20) /* of block results that wait to be merged */
+#define P     KV_PAGE_TOKENS
+#define SLICE 48 /* queries of a slice, at most */
+/* Slices a thread from which they are taken whole: the last ones then cost at most a quarter of a thread's time. */
+#define SLICES_MANY 4
+/* For each thread: results of blocks that wait to be merged. Two threads at one row of the 1.5B get 10,000 positions into a round. */
+#define PART_FLOATS ((size_t)1 << 17)
 
+/* What a thread needs for a block. */
 struct attn_scratch {
     _Alignas(64) float page[P * BACKEND_HEAD_DIM_MAX]; /* K or V widened */
     _Alignas(64) float w[SLICE][P];                    /* scores, then weights */
-    _Alignas(64) float acc[SLICE][BACKEND_HEAD_DIM_MAX];
-    _Alignas(64) float part[ATTN_QUERIES][BACKEND_HEAD_DIM_MAX];
-    float m[SLICE], l[SLICE];   /* running */
-    float mb[SLICE], lb[SLICE]; /* of the block */
-    bool bad[SLICE];            /* a score was not finite */
+    float mb[SLICE], lb[SLICE];                        /* maximum and sum of the weights */
+    float alpha[SLICE], beta[SLICE];
+    bool bad[SLICE]; /* a score was not finite */
+    /* the queries of the slice at hand, and the range of the block that each looks at */
+    const float *q[SLICE];
+    int32_t pos[SLICE];
+    int j0[SLICE], j1[SLICE];
 };
 
 /* The queries of one kv head of one sequence that go together. */
@@ -28,6 +37,16 @@ struct slice {
     const struct seq_view *seq;
     int g;      /* kv head */
     int q0, q1; /* queries [q0, q1): query i is head g * per + i % per of row i / per */
+};
+
+/* A slice under way. */
+struct attn_run {
+    _Alignas(64) _Atomic uint64_t range; /* blocks not taken yet: first << 32 | end */
+    struct slice s;
+    int32_t b0, b1; /* blocks of this round */
+    _Alignas(64) float acc[SLICE * BACKEND_HEAD_DIM_MAX];
+    float m[SLICE], l[SLICE];
+    bool bad[SLICE];
 };
 
 struct attn_job {
@@ -38,29 +57,34 @@ struct attn_job {
     const struct seq_view *seqs;
     int n_seqs;
     int per;     /* query heads of a kv head */
-    int slice_q; /* queries of a slice */
-    /* blocks spread over threads: one slice */
-    struct slice one;
-    int32_t b0, n_blocks; /* blocks [b0, b0 + n_blocks) of this round */
-    float *
-        parts; /* [n_blocks][queries][head_dim + 2]: m, l, then weighted V; l < 0: not finite; l = 0: none */
+    int slice_q; /* queries of a slice, at most */
+    /* few slices, shared: run i is slice i */
+    int n_runs;
+    _Atomic int next_run;
+    int32_t round_blocks; /* of a slice in a round: as many as there is room for parts */
+    bool is_last;         /* round */
 };
 
-/* One per thread, and one for the state of attend_by_blocks. */
-#define SCRATCHES(threads) ((size_t)((threads) + 1) * sizeof(struct attn_scratch))
+#define RUNS(threads)       ((size_t)(threads)*SLICES_MANY)
+#define RUN_BYTES(threads)  (RUNS(threads) * sizeof(struct attn_run))
+#define PART_BYTES(threads) ((size_t)(threads)*PART_FLOATS * sizeof(float))
 
 bool cpu_attention_init(struct cpu_state *st, int threads)
 {
-    st->attn_scratch = mem_try_big(MEM_CAT_SCRATCH, SCRATCHES(threads));
-    st->attn_parts = mem_try_big(MEM_CAT_SCRATCH, PART_FLOATS * sizeof(float));
-    return st->attn_scratch && st->attn_parts;
+    st->attn_scratch = mem_try_big(MEM_CAT_SCRATCH, (size_t)threads * sizeof(struct attn_scratch));
+    st->attn_runs = mem_try_big(MEM_CAT_SCRATCH, RUN_BYTES(threads));
+    st->attn_parts = mem_try_big(MEM_CAT_SCRATCH, PART_BYTES(threads));
+    return st->attn_scratch && st->attn_runs && st->attn_parts;
 }
 
 void cpu_attention_release(struct cpu_state *st, int threads)
 {
-    mem_free_big(MEM_CAT_SCRATCH, st->attn_scratch, SCRATCHES(threads));
-    mem_free_big(MEM_CAT_SCRATCH, st->attn_parts, PART_FLOATS * sizeof(float));
+    mem_free_big(MEM_CAT_SCRATCH, st->attn_scratch, (size_t)threads * sizeof(struct attn_scratch));
+    mem_free_big(MEM_CAT_SCRATCH, st->attn_runs, RUN_BYTES(threads));
+    mem_free_big(MEM_CAT_SCRATCH, st->attn_parts, PART_BYTES(threads));
 }
+
+/* --- slices --- */
 
 static int32_t query_pos(const struct attn_job *j, const struct slice *s, int q)
 {
@@ -83,130 +107,6 @@ static int32_t first_key(const struct attn_job *j, int32_t pos)
     return w && pos >= w ? pos - w + 1 : 0;
 }
 
-/* Keys [j0, j1) of block b that query q looks at; false: none. */
-static bool query_range(const struct attn_job *j, const struct slice *s, int q, int32_t b, int *j0,
-                        int *j1)
-{
-    int32_t pos = query_pos(j, s, q), lo = first_key(j, pos) - b * P, hi = pos + 1 - b * P;
-    *j0 = lo > 0 ? lo : 0;
-    *j1 = hi < P ? hi : P;
-    return *j0 < *j1;
-}
-
-static const float *page_wide(const struct attn_job *j, struct attn_scratch *x,
-                              const struct slice *s, int32_t b, int v)
-{
-    return cpu_kv_wide(j->st, j->kv, s->seq, b, s->g, v, x->page);
-}
-
-/* Weights, maximum and sum of block b for every query of the slice. */
-static void block_weights(const struct attn_job *j, struct attn_scratch *x, const struct slice *s,
-                          int32_t b)
-{
-    const float *k = page_wide(j, x, s, b, 0);
-    int n = s->q1 - s->q0, d = j->kv->head_dim;
-    for (int i0 = 0; i0 < n; i0 += ATTN_QUERIES) {
-        int m = n - i0 < ATTN_QUERIES ? n - i0 : ATTN_QUERIES;
-        const float *a[ATTN_QUERIES];
-        float *c[ATTN_QUERIES];
-        for (int i = 0; i < m; i++) {
-            int q = s->q0 + i0 + i;
-            a[i] = j->q.data + query_row(j, s, q) * j->q.stride + query_head(j, s, q) * d;
-            c[i] = x->w[i0 + i];
-        }
-        j->st->attn.product(c, a, m, k, P, 0, d, P);
-    }
-    for (int i = 0; i < n; i++) {
-        int j0, j1;
-        x->lb[i] = 0;
-        if (x->bad[i] || !query_range(j, s, s->q0 + i, b, &j0, &j1))
-            continue;
-        if (!j->st->attn.weights(x->w[i], j0, j1, j->p->scale, j->p->softcap, &x->mb[i], &x->lb[i]))
-            x->bad[i] = true;
-    }
-}
-
-/* How many queries from i on look at the same keys of the block (so that they can share a pass over V). */
-static int same_range(const struct attn_job *j, const struct slice *s, const struct attn_scratch *x,
-                      int i, int32_t b, int *j0, int *j1)
-{
-    int n = 0;
-    *j0 = *j1 = 0;
-    for (; i + n < s->q1 - s->q0 && n < ATTN_QUERIES; n++) {
-        int a0, a1;
-        bool any = query_range(j, s, s->q0 + i + n, b, &a0, &a1) && !x->bad[i + n];
-        if (!any || (n > 0 && (a0 != *j0 || a1 != *j1)))
-            break;
-        *j0 = a0;
-        *j1 = a1;
-    }
-    return n;
-}
-
-/* Weighted V of block b for each query, given to `take` (results in x->part). */
-typedef void take_fn(const struct attn_job *j, struct attn_scratch *x, int i, int32_t b,
-                     const float *part);
-
-static void block_values(const struct attn_job *j, struct attn_scratch *x, const struct slice *s,
-                         int32_t b, take_fn *take)
-{
-    const float *v = page_wide(j, x, s, b, 1);
-    int d = j->kv->head_dim;
-    for (int i = 0; i < s->q1 - s->q0;) {
-        int j0, j1;
-        int m = same_range(j, s, x, i, b, &j0, &j1);
-        if (m == 0) {
-            i++;
-            continue;
-        }
-        const float *a[ATTN_QUERIES];
-        float *c[ATTN_QUERIES];
-        for (int k = 0; k < m; k++) {
-            a[k] = x->w[i + k];
-            c[k] = x->part[k];
-        }
-        j->st->attn.product(c, a, m, v, d, j0, j1, d);
-        for (int k = 0; k < m; k++)
-            take(j, x, i + k, b, x->part[k]);
-        i += m;
-    }
-}
-
-static void merge_one(const struct attn_job *j, struct attn_scratch *x, int i, float mb, float lb,
-                      const float *part)
-{
-    j->st->attn.merge(x->acc[i], &x->m[i], &x->l[i], part, j->kv->head_dim, mb, lb);
-}
-
-static void take_merge(const struct attn_job *j, struct attn_scratch *x, int i, int32_t b,
-                       const float *part)
-{
-    merge_one(j, x, i, x->mb[i], x->lb[i], part);
-}
-
-static void slice_start(const struct attn_job *j, struct attn_scratch *x, const struct slice *s)
-{
-    for (int i = 0; i < s->q1 - s->q0; i++) {
-        x->m[i] = j->p->sinks ? j->p->sinks[query_head(j, s, s->q0 + i)] : -INFINITY;
-        x->l[i] = j->p->sinks ? 1 : 0;
-        x->bad[i] = false;
-        memset(x->acc[i], 0, (size_t)j->kv->head_dim * sizeof(float));
-    }
-}
-
-static void slice_finish(const struct attn_job *j, struct attn_scratch *x, const struct slice *s)
-{
-    int d = j->kv->head_dim;
-    for (int i = 0; i < s->q1 - s->q0; i++) {
-        int64_t row = query_row(j, s, s->q0 + i);
-        float *y = j->out.data + row * j->out.stride + query_head(j, s, s->q0 + i) * d;
-        if (!x->bad[i] && j->st->attn.finish(y, x->acc[i], d, 1.0f / x->l[i]))
-            continue;
-        memset(y, 0, (size_t)d * sizeof(float));
-        __atomic_store_n(&j->st->flags[row], 1, __ATOMIC_RELAXED);
-    }
-}
-
 static int32_t slice_first_block(const struct attn_job *j, const struct slice *s)
 {
     return first_key(j, query_pos(j, s, s->q0)) / P;
@@ -217,12 +117,25 @@ static int32_t slice_end_block(const struct attn_job *j, const struct slice *s)
     return query_pos(j, s, s->q1 - 1) / P + 1;
 }
 
+static int64_t slices_of_head(const struct attn_job *j, const struct seq_view *seq)
+{
+    return ((int64_t)seq->n_rows * j->per + j->slice_q - 1) / j->slice_q;
+}
+
+static int64_t count_slices(const struct attn_job *j)
+{
+    int64_t n = 0;
+    for (int s = 0; s < j->n_seqs; s++)
+        n += slices_of_head(j, &j->seqs[s]) * j->kv->n_kv_heads;
+    return n;
+}
+
 /* Slice number i of the job: sequences, kv heads and slices of a head's queries, in that order. */
 static struct slice slice_at(const struct attn_job *j, int64_t i)
 {
     for (int s = 0; s < j->n_seqs; s++) {
         int n = j->seqs[s].n_rows * j->per;
-        int64_t slices = (n + j->slice_q - 1) / j->slice_q;
+        int64_t slices = slices_of_head(j, &j->seqs[s]);
         if (i < slices * j->kv->n_kv_heads) {
             int q0 = (int)(i % slices) * j->slice_q;
             return (struct slice){ &j->seqs[s], (int)(i / slices), q0,
@@ -233,97 +146,299 @@ static struct slice slice_at(const struct attn_job *j, int64_t i)
     BUG_ON(true);
 }
 
-static int64_t count_slices(const struct attn_job *j)
+/* The queries of a slice, before its first block on this thread. */
+static void scratch_enter(const struct attn_job *j, struct attn_scratch *x, const struct slice *s)
 {
-    int64_t n = 0;
-    for (int s = 0; s < j->n_seqs; s++)
-        n +=
-            (int64_t)(j->seqs[s].n_rows * j->per + j->slice_q - 1) / j->slice_q * j->kv->n_kv_heads;
-    return n;
+    for (int i = 0; i < s->q1 - s->q0; i++) {
+        int q = s->q0 + i;
+        x->pos[i] = query_pos(j, s, q);
+        x->q[i] = j->q.data + query_row(j, s, q) * j->q.stride +
+                  (int64_t)query_head(j, s, q) * j->kv->head_dim;
+    }
+}
+
+static void run_start(const struct attn_job *j, struct attn_run *r)
+{
+    int n = r->s.q1 - r->s.q0;
+    for (int i = 0; i < n; i++) {
+        r->m[i] = j->p->sinks ? j->p->sinks[query_head(j, &r->s, r->s.q0 + i)] : -INFINITY;
+        r->l[i] = j->p->sinks ? 1 : 0;
+        r->bad[i] = false;
+    }
+    memset(r->acc, 0, (size_t)(n * j->kv->head_dim) * sizeof(float));
+}
+
+static void run_finish_query(const struct attn_job *j, struct attn_run *r, int i)
+{
+    int d = j->kv->head_dim, q = r->s.q0 + i;
+    int64_t row = query_row(j, &r->s, q);
+    float *y = j->out.data + row * j->out.stride + (int64_t)query_head(j, &r->s, q) * d;
+    if (!r->bad[i] && j->st->attn.finish(y, r->acc + (size_t)i * (size_t)d, d, 1.0f / r->l[i]))
+        return;
+    memset(y, 0, (size_t)d * sizeof(float));
+    __atomic_store_n(&j->st->flags[row], 1, __ATOMIC_RELAXED);
+}
+
+/* --- a block --- */
+
+/* Queries [i0, i1) of a slice have keys in the block that is being computed. */
+struct queries {
+    int i0, i1;
+};
+
+/* x->j0, x->j1: which keys of block b each query looks at. Rows ascend, so the queries that have any are neighbours. */
+static struct queries block_ranges(const struct attn_job *j, struct attn_scratch *x, int n,
+                                   int32_t b)
+{
+    struct queries r = { n, 0 };
+    for (int i = 0; i < n; i++) {
+        int32_t lo = first_key(j, x->pos[i]) - b * P, hi = x->pos[i] + 1 - b * P;
+        x->j0[i] = lo > 0 ? lo : 0;
+        x->j1[i] = hi < P ? hi : P;
+        if (x->j0[i] >= x->j1[i])
+            continue;
+        r.i0 = i < r.i0 ? i : r.i0;
+        r.i1 = i + 1;
+    }
+    return r;
+}
+
+/* What is common to a block's products over K (v = 0) or V; next: the block read after it, -1: none. */
+static struct attn_product block_product(const struct attn_job *j, struct attn_scratch *x,
+                                         const struct slice *s, int32_t b, int v, int32_t next)
+{
+    const struct kv_layer *kv = j->kv;
+    uint8_t *part = cpu_kv_part(kv, s->seq, b, s->g, v);
+    struct attn_product p = { .b = part, .type = kv->type, .wide = x->page };
+    if (kvq_is(kv->type)) {
+        struct kvq_part codes = kvq_part_at(kv->type, kv->head_dim, v, part);
+        (v ? j->st->attn.unpack_v : j->st->attn.unpack_k)(x->page, &codes, kv->head_dim, kv->type);
+        p.b = (const uint8_t *)x->page;
+        p.type = DTYPE_F32;
+    }
+    if (!v || next >= 0) {
+        p.next = cpu_kv_part(kv, s->seq, v ? next : b, s->g, !v);
+        p.next_bytes = (int64_t)kv_part_bytes(kv->type, kv->head_dim, !v);
+    }
+    return p;
+}
+
+/* Weights, maxima and sums of block b. */
+static struct queries block_weights(const struct attn_job *j, struct attn_scratch *x,
+                                    const struct slice *s, int32_t b, bool *bad)
+{
+    struct queries r = block_ranges(j, x, s->q1 - s->q0, b);
+    struct attn_product p = block_product(j, x, s, b, 0, -1);
+    p.c = x->w[r.i0];
+    p.c_stride = P;
+    p.a = x->q + r.i0;
+    p.n = r.i1 - r.i0;
+    p.stride = P;
+    p.k1 = j->kv->head_dim;
+    p.cols = P;
+    j->st->attn.product(&p);
+    j->st->attn.weights(x->w[r.i0], p.n, x->j0 + r.i0, x->j1 + r.i0, j->p->scale, j->p->softcap,
+                        x->mb + r.i0, x->lb + r.i0, bad + r.i0);
+    return r;
+}
+
+/* Weighted V of block b for each query: to c, merged by x->alpha and x->beta or as it is. Queries that look at the same keys
+ * share a pass. */
+static void block_values(const struct attn_job *j, struct attn_scratch *x, const struct slice *s,
+                         int32_t b, int32_t next, struct queries r, float *c, int64_t c_stride,
+                         bool is_merged)
+{
+    const float *a[SLICE];
+    struct attn_product p = block_product(j, x, s, b, 1, next);
+    p.c_stride = c_stride;
+    p.a = a;
+    p.stride = p.cols = j->kv->head_dim;
+    for (int i = r.i0; i < r.i1; i += p.n) {
+        p.k0 = x->j0[i];
+        p.k1 = x->j1[i];
+        for (p.n = 0; i + p.n < r.i1 && x->j0[i + p.n] == p.k0 && x->j1[i + p.n] == p.k1; p.n++)
+            a[p.n] = x->w[i + p.n];
+        p.c = c + i * c_stride;
+        p.alpha = is_merged ? x->alpha + i : NULL;
+        p.beta = is_merged ? x->beta + i : NULL;
+        j->st->attn.product(&p);
+        p.next = NULL;
+    }
+}
+
+/* Block b merged into its slice. */
+static void run_block(const struct attn_job *j, struct attn_scratch *x, struct attn_run *r,
+                      int32_t b, int32_t next)
+{
+    struct queries q = block_weights(j, x, &r->s, b, r->bad);
+    j->st->attn.factors(r->m + q.i0, r->l + q.i0, x->mb + q.i0, x->lb + q.i0, q.i1 - q.i0,
+                        x->alpha + q.i0, x->beta + q.i0);
+    block_values(j, x, &r->s, b, next, q, r->acc, j->kv->head_dim, true);
 }
 
 static void attend_slice(void *ctx, int64_t chunk, int thread)
 {
     const struct attn_job *j = ctx;
     struct attn_scratch *x = &j->st->attn_scratch[thread];
-    struct slice s = slice_at(j, chunk);
-    slice_start(j, x, &s);
-    for (int32_t b = slice_first_block(j, &s); b < slice_end_block(j, &s); b++) {
-        block_weights(j, x, &s, b);
-        block_values(j, x, &s, b, take_merge);
+    struct attn_run *r = &j->st->attn_runs[thread];
+    r->s = slice_at(j, chunk);
+    run_start(j, r);
+    scratch_enter(j, x, &r->s);
+    int32_t end = slice_end_block(j, &r->s);
+    for (int32_t b = slice_first_block(j, &r->s); b < end; b++)
+        run_block(j, x, r, b, b + 1 < end ? b + 1 : -1);
+    for (int i = 0; i < r->s.q1 - r->s.q0; i++)
+        run_finish_query(j, r, i);
+}
+
+/* --- few slices, shared by all threads --- */
+
+static int32_t range_first(uint64_t range)
+{
+    return (int32_t)(range >> 32);
+}
+
+static int32_t range_end(uint64_t range)
+{
+    return (int32_t)(uint32_t)range;
+}
+
+/* Take the first or the last block of what is left; -1: nothing is. */
+static int32_t run_take(struct attn_run *r, bool is_last)
+{
+    uint64_t t = atomic_load_explicit(&r->range, memory_order_relaxed);
+    while (range_first(t) < range_end(t)) {
+        uint64_t left = is_last ? t - 1 : t + ((uint64_t)1 << 32);
+        if (atomic_compare_exchange_weak_explicit(&r->range, &t, left, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return is_last ? range_end(t) - 1 : range_first(t);
     }
-    slice_finish(j, x, &s);
+    return -1;
 }
 
-/* --- one slice, its blocks spread over threads --- */
-
-static float *part_at(const struct attn_job *j, int32_t block, int i)
+/* The blocks from here on were taken by others than the slice's owner. */
+static int32_t run_own_end(struct attn_run *r)
 {
-    int n = j->one.q1 - j->one.q0;
-    return j->parts + ((size_t)block * (size_t)n + (size_t)i) * (size_t)(j->kv->head_dim + 2);
+    return range_end(atomic_load_explicit(&r->range, memory_order_relaxed));
 }
 
-static void take_keep(const struct attn_job *j, struct attn_scratch *x, int i, int32_t b,
-                      const float *part)
+/* Of block b, query i: maximum, sum, weighted V. Sum 0: it looks at no key; -1: a score was not finite. */
+static float *part_at(const struct attn_job *j, const struct attn_run *r, int32_t b, int i)
 {
-    float *to = part_at(j, b - j->b0, i);
-    to[0] = x->mb[i];
-    to[1] = x->lb[i];
-    memcpy(to + 2, part, (size_t)j->kv->head_dim * sizeof(float));
+    size_t block = (size_t)(r - j->st->attn_runs) * (size_t)j->round_blocks + (size_t)(b - r->b0);
+    return j->st->attn_parts +
+           (block * (size_t)j->slice_q + (size_t)i) * (size_t)(j->kv->head_dim + 2);
 }
 
-static void attend_block(void *ctx, int64_t chunk, int thread)
+static void run_own(const struct attn_job *j, struct attn_scratch *x, struct attn_run *r)
 {
-    const struct attn_job *j = ctx;
-    struct attn_scratch *x = &j->st->attn_scratch[thread];
-    int n = j->one.q1 - j->one.q0;
-    int32_t b = j->b0 + (int32_t)chunk;
-    for (int i = 0; i < n; i++)
-        x->bad[i] = false;
-    block_weights(j, x, &j->one, b);
-    for (int i = 0; i < n; i++)
-        part_at(j, (int32_t)chunk, i)[1] = x->bad[i] ? -1 : 0;
-    block_values(j, x, &j->one, b, take_keep);
+    if (r->b0 == slice_first_block(j, &r->s))
+        run_start(j, r);
+    scratch_enter(j, x, &r->s);
+    for (int32_t b; (b = run_take(r, false)) >= 0;)
+        run_block(j, x, r, b, b + 1 < r->b1 ? b + 1 : -1);
+    for (int i = 0; j->is_last && run_own_end(r) == r->b1 && i < r->s.q1 - r->s.q0; i++)
+        run_finish_query(j, r, i);
 }
 
-/* Rounds of as many blocks as the buffer holds; then merged in position order by the calling thread. */
-static void attend_by_blocks(struct attn_job *j)
+/* A block for another's slice. */
+static void run_help(const struct attn_job *j, struct attn_scratch *x, struct attn_run *r,
+                     int32_t b)
 {
-    struct attn_scratch *x = &j->st->attn_scratch[pool_threads(j->st->pool)]; /* of no thread */
-    int n = j->one.q1 - j->one.q0;
-    int32_t room = (int32_t)(PART_FLOATS / ((size_t)n * (size_t)(j->kv->head_dim + 2)));
-    int32_t end = slice_end_block(j, &j->one);
-    j->parts = j->st->attn_parts;
-    slice_start(j, x, &j->one);
-    for (int32_t b = slice_first_block(j, &j->one); b < end; b += room) {
-        j->b0 = b;
-        j->n_blocks = end - b < room ? end - b : room;
-        pool_run(j->st->pool, attend_block, j, j->n_blocks);
-        for (int32_t k = 0; k < j->n_blocks; k++) {
-            for (int i = 0; i < n; i++) {
-                const float *from = part_at(j, k, i);
-                if (from[1] > 0 && !x->bad[i])
-                    merge_one(j, x, i, from[0], from[1], from + 2);
-                else if (from[1] < 0)
-                    x->bad[i] = true;
-            }
+    int d = j->kv->head_dim;
+    scratch_enter(j, x, &r->s);
+    memset(x->bad, 0, sizeof(x->bad));
+    struct queries q = block_weights(j, x, &r->s, b, x->bad);
+    block_values(j, x, &r->s, b, b > r->b0 ? b - 1 : -1, q, part_at(j, r, b, 0) + 2, d + 2, false);
+    for (int i = 0; i < r->s.q1 - r->s.q0; i++) {
+        float *to = part_at(j, r, b, i);
+        to[0] = x->mb[i];
+        to[1] = i < q.i0 || i >= q.i1 ? 0 : x->bad[i] ? -1 : x->lb[i];
+    }
+}
+
+/* The slice with the most blocks left; NULL: none has any. */
+static struct attn_run *run_longest(const struct attn_job *j)
+{
+    struct attn_run *best = NULL;
+    int32_t most = 0;
+    for (int i = 0; i < j->n_runs; i++) {
+        struct attn_run *r = &j->st->attn_runs[i];
+        uint64_t t = atomic_load_explicit(&r->range, memory_order_relaxed);
+        if (range_end(t) - range_first(t) > most) {
+            most = range_end(t) - range_first(t);
+            best = r;
         }
     }
-    slice_finish(j, x, &j->one);
+    return best;
 }
 
-/* Queries of a slice: whole rows where they fit, few enough that every thread gets some slices, many enough that widening a
- * page (as costly as about two queries) is shared. */
-static int choose_slice(const struct attn_job *j)
+static void attend_shared(void *ctx, int64_t chunk, int thread)
 {
-    int64_t total = 0;
-    for (int s = 0; s < j->n_seqs; s++)
-        total += (int64_t)j->seqs[s].n_rows * j->per * j->kv->n_kv_heads;
-    int64_t q = total / (4 * pool_threads(j->st->pool));
-    q = q > SLICE ? SLICE : q < 2 * ATTN_QUERIES ? 2 * ATTN_QUERIES : q;
-    if (j->per >= q)
-        return j->per < SLICE ? j->per : SLICE;
-    return (int)(q / j->per * j->per);
+    struct attn_job *j = ctx;
+    struct attn_scratch *x = &j->st->attn_scratch[thread];
+    int i;
+    while ((i = atomic_fetch_add_explicit(&j->next_run, 1, memory_order_relaxed)) < j->n_runs)
+        run_own(j, x, &j->st->attn_runs[i]);
+    for (struct attn_run *r; (r = run_longest(j));) {
+        int32_t b = run_take(r, true);
+        if (b >= 0)
+            run_help(j, x, r, b);
+    }
+}
+
+/* What others computed for query `chunk % slice_q` of a run, in position order. */
+static void merge_query(void *ctx, int64_t chunk, int thread)
+{
+    const struct attn_job *j = ctx;
+    struct attn_run *r = &j->st->attn_runs[chunk / j->slice_q];
+    int i = (int)(chunk % j->slice_q), d = j->kv->head_dim;
+    int32_t b = run_own_end(r);
+    if (i >= r->s.q1 - r->s.q0 || b == r->b1)
+        return;
+    for (; b < r->b1; b++) {
+        const float *part = part_at(j, r, b, i);
+        if (part[1] < 0)
+            r->bad[i] = true;
+        else if (part[1] > 0)
+            j->st->attn.merge(r->acc + (size_t)i * (size_t)d, &r->m[i], &r->l[i], part + 2, d,
+                              part[0], part[1]);
+    }
+    if (j->is_last)
+        run_finish_query(j, r, i);
+}
+
+/* Rounds of as many blocks as there is room for the results of. */
+static void attend_few(struct attn_job *j, int n)
+{
+    struct attn_run *runs = j->st->attn_runs;
+    size_t block = (size_t)j->slice_q * (size_t)(j->kv->head_dim + 2);
+    size_t room = (size_t)pool_threads(j->st->pool) * PART_FLOATS;
+    j->n_runs = n;
+    j->round_blocks = (int32_t)(room / block / (size_t)n);
+    for (int i = 0; i < n; i++) {
+        runs[i].s = slice_at(j, i);
+        runs[i].b1 = slice_first_block(j, &runs[i].s);
+    }
+    do {
+        bool is_helped = false;
+        j->is_last = true;
+        for (int i = 0; i < n; i++) {
+            int32_t end = slice_end_block(j, &runs[i].s);
+            runs[i].b0 = runs[i].b1;
+            runs[i].b1 = (int32_t)min_i64(runs[i].b0 + j->round_blocks, end);
+            j->is_last = j->is_last && runs[i].b1 == end;
+            atomic_store_explicit(&runs[i].range,
+                                  (uint64_t)(uint32_t)runs[i].b0 << 32 | (uint32_t)runs[i].b1,
+                                  memory_order_relaxed);
+        }
+        atomic_store_explicit(&j->next_run, 0, memory_order_relaxed);
+        pool_run(j->st->pool, attend_shared, j, pool_threads(j->st->pool));
+        for (int i = 0; i < n; i++)
+            is_helped = is_helped || run_own_end(&runs[i]) < runs[i].b1;
+        if (is_helped)
+            pool_run(j->st->pool, merge_query, j, (int64_t)n * j->slice_q);
+    } while (!j->is_last);
 }
 
 void cpu_attention(struct backend *be, struct tensor out, struct tensor q,
@@ -331,27 +446,17 @@ void cpu_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct attn_params *p)
 {
     struct cpu_state *st = cpu_of(be);
+    int threads = pool_threads(st->pool);
     struct attn_job j = { .st = st, .out = out, .q = q, .kv = kv, .p = p, .seqs = seqs };
     j.n_seqs = n_seqs;
     j.per = p->n_heads / kv->n_kv_heads;
-    j.slice_q = choose_slice(&j);
-    int threads = pool_threads(st->pool);
+    for (int s = 0; s < n_seqs; s++)
+        j.slice_q = seqs[s].n_rows * j.per > j.slice_q ? seqs[s].n_rows * j.per : j.slice_q;
+    if (j.slice_q > SLICE)
+        j.slice_q = j.per > SLICE ? SLICE : SLICE / j.per * j.per; /* whole rows */
     int64_t n = count_slices(&j);
-    if (threads == 1 || n >= 2 * threads) {
+    if (threads == 1 || n >= (int64_t)SLICES_MANY * threads)
         pool_run(st->pool, attend_slice, &j, n);
-        return;
-    }
-    int64_t blocks = 0;
-    for (int64_t i = 0; i < n; i++) {
-        struct slice s = slice_at(&j, i);
-        blocks += slice_end_block(&j, &s) - slice_first_block(&j, &s);
-    }
-    if (blocks < BY_BLOCKS_MIN * n) {
-        pool_run(st->pool, attend_slice, &j, n);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        j.one = slice_at(&j, i);
-        attend_by_blocks(&j);
-    }
+    else if (n > 0)
+        attend_few(&j, (int)n);
 }

@@ -3,30 +3,13 @@
 #ifndef PLUMB_KERNELS_CPU_ATTENTION_IMPL_H
 #define PLUMB_KERNELS_CPU_ATTENTION_IMPL_H
 
+#include "kernels/cpu/attention_product.h"
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/cpu/v16.h"
 
 #include <string.h>
 
 #define P KV_PAGE_TOKENS
-
-static void attn_widen(float *y, const uint8_t *x, int64_t n, enum dtype type)
-{
-    const uint16_t *h = (const uint16_t *)x;
-    int64_t i = 0;
-    if (type == DTYPE_F32) {
-        memcpy(y, x, (size_t)n * sizeof(float));
-        return;
-    }
-    if (type == DTYPE_F16)
-        for (; i + NV <= n; i += NV)
-            nv_store(y + i, nv_load_f16(h + i));
-    else
-        for (; i + NV <= n; i += NV)
-            nv_store(y + i, nv_load_bf16(h + i));
-    for (; i < n; i++)
-        y[i] = type == DTYPE_F16 ? f16_to_f32(h[i]) : bf16_to_f32(h[i]);
-}
 
 static void attn_narrow(uint8_t *y, const float *x, int64_t n, enum dtype type)
 {
@@ -217,97 +200,6 @@ static void attn_unpack_v(float *y, const struct kvq_part *part, int head_dim, e
     }
 }
 
-/* Registers of a row of b that a pass covers: with ATTN_QUERIES rows of a they fill the register file. */
-#if NV == 16 || NV == 4
-#define NB 4
-#elif NV == 8
-#define NB 2
-#else
-#define NB 16
-#endif
-
-/* n rows, nb registers of columns at b. n and nb are constants at each call. */
-V_INLINE void product_block(float *const *c, const float *const *a, const int n, const int nb,
-                            const float *b, int64_t b_stride, int k0, int k1)
-{
-    nv acc[ATTN_QUERIES][NB];
-#pragma GCC unroll 6
-    for (int i = 0; i < n; i++)
-#pragma GCC unroll 16
-        for (int j = 0; j < nb; j++)
-            acc[i][j] = nv_set1(0);
-    for (int k = k0; k < k1; k++) {
-        nv row[NB];
-#pragma GCC unroll 16
-        for (int j = 0; j < nb; j++)
-            row[j] = nv_load(b + k * b_stride + NV * j);
-#pragma GCC unroll 6
-        for (int i = 0; i < n; i++) {
-            nv x = nv_set1(a[i][k]);
-#pragma GCC unroll 16
-            for (int j = 0; j < nb; j++)
-                acc[i][j] = nv_fma(x, row[j], acc[i][j]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < n; i++)
-#pragma GCC unroll 16
-        for (int j = 0; j < nb; j++)
-            nv_store(c[i] + NV * j, acc[i][j]);
-}
-
-V_INLINE void product_rows(float *const *c, const float *const *a, const int n, const float *b,
-                           int64_t b_stride, int k0, int k1, int cols)
-{
-    float *at[ATTN_QUERIES];
-    int j = 0;
-    for (; j + NB * NV <= cols; j += NB * NV) {
-#pragma GCC unroll 6
-        for (int i = 0; i < n; i++)
-            at[i] = c[i] + j;
-        product_block(at, a, n, NB, b + j, b_stride, k0, k1);
-    }
-    for (; j + NV <= cols; j += NV) {
-#pragma GCC unroll 6
-        for (int i = 0; i < n; i++)
-            at[i] = c[i] + j;
-        product_block(at, a, n, 1, b + j, b_stride, k0, k1);
-    }
-    for (; j < cols; j++) {
-        for (int i = 0; i < n; i++) {
-            float s = 0;
-            for (int k = k0; k < k1; k++)
-                s = fmaf(a[i][k], b[k * b_stride + j], s);
-            c[i][j] = s;
-        }
-    }
-}
-
-static void attn_product(float *const *c, const float *const *a, int n, const float *b,
-                         int64_t b_stride, int k0, int k1, int cols)
-{
-    switch (n) {
-    case 1:
-        product_rows(c, a, 1, b, b_stride, k0, k1, cols);
-        break;
-    case 2:
-        product_rows(c, a, 2, b, b_stride, k0, k1, cols);
-        break;
-    case 3:
-        product_rows(c, a, 3, b, b_stride, k0, k1, cols);
-        break;
-    case 4:
-        product_rows(c, a, 4, b, b_stride, k0, k1, cols);
-        break;
-    case 5:
-        product_rows(c, a, 5, b, b_stride, k0, k1, cols);
-        break;
-    default:
-        product_rows(c, a, 6, b, b_stride, k0, k1, cols);
-        break;
-    }
-}
-
 /* v where the position is in [j0, j1), else other: lanes of positions that are masked or not written. */
 V_INLINE nv keep_inside(nv v, nv at, int j0, int j1, float other)
 {
@@ -316,13 +208,13 @@ V_INLINE nv keep_inside(nv v, nv at, int j0, int j1, float other)
     return nv_select_lt(at, nv_set1((float)j0), o, v);
 }
 
-static bool attn_weights(float *s, int j0, int j1, float scale, float softcap, float *max,
-                         float *sum)
+V_INLINE bool weights_row(float *s, int j0, int j1, nv k, float softcap, float *max, float *sum)
 {
     static const float lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
-    nv k = nv_set1(scale), cap = nv_set1(softcap), zero = nv_set1(0), odd = zero;
+    nv cap = nv_set1(softcap), zero = nv_set1(0), odd = zero;
     nv m = nv_set1(-INFINITY), v[P / NV], lane[16 / NV];
     const bool whole = j0 == 0 && j1 == P;
+#pragma GCC unroll 16
     for (int i = 0; i < P / NV; i++) {
         nv at = nv_add(nv_load(lanes + i * NV % 16), nv_set1((float)(i * NV / 16 * 16)));
         v[i] = nv_mul(nv_load(s + i * NV), k);
@@ -337,19 +229,46 @@ static bool attn_weights(float *s, int j0, int j1, float scale, float softcap, f
     }
     bool finite = true;
     nv_finite_or_zero(odd, &finite);
-    if (!finite)
-        return false;
     *max = nv_hmax(m);
-    for (int i = 0; i < 16 / NV; i++)
-        lane[i] = zero;
+#pragma GCC unroll 16
     for (int i = 0; i < P / NV; i++) {
         nv w = nv_exp(nv_sub(v[i], nv_set1(*max)));
-        nv_store(s + i * NV, w);
-        lane[i % (16 / NV)] =
-            nv_add(lane[i % (16 / NV)], w); /* outside: +0, the sum is unchanged */
+        nv_store(s + i * NV, w); /* outside: +0, the sum is unchanged */
+        lane[i % (16 / NV)] = i < 16 / NV ? w : nv_add(lane[i % (16 / NV)], w);
     }
     *sum = nv_sum16(lane);
-    return true;
+    return finite;
+}
+
+static void attn_weights(float *w, int n, const int *j0, const int *j1, float scale, float softcap,
+                         float *max, float *sum, bool *bad)
+{
+    nv k = nv_set1(scale);
+    for (int i = 0; i < n; i++, w += P) {
+        bool ok;
+        if (softcap > 0)
+            ok = weights_row(w, j0[i], j1[i], k, softcap, &max[i], &sum[i]);
+        else if (j0[i] == 0 && j1[i] == P)
+            ok = weights_row(w, 0, P, k, 0, &max[i], &sum[i]);
+        else
+            ok = weights_row(w, j0[i], j1[i], k, 0, &max[i], &sum[i]);
+        bad[i] = bad[i] || !ok;
+    }
+}
+
+static void attn_factors(float *m, float *l, const float *mb, const float *lb, int n, float *alpha,
+                         float *beta)
+{
+    for (int i = 0; i < n; i += NV) {
+        nv a = nv_load_n(m + i, n - i), b = nv_load_n(mb + i, n - i), top = nv_max(a, b);
+        nv_store_n(m + i, top, n - i);
+        a = nv_exp(nv_sub(a, top));
+        b = nv_exp(nv_sub(b, top));
+        nv_store_n(alpha + i, a, n - i);
+        nv_store_n(beta + i, b, n - i);
+        nv sum = nv_mul(nv_load_n(l + i, n - i), a);
+        nv_store_n(l + i, nv_fma(nv_load_n(lb + i, n - i), b, sum), n - i);
+    }
 }
 
 static void attn_merge(float *acc, float *m, float *l, const float *part, int n, float mb, float lb)
@@ -383,11 +302,11 @@ static bool attn_finish(float *y, const float *x, int n, float s)
     return finite;
 }
 
-#define ATTN_TABLE(label)                                                                     \
-    {                                                                                         \
-        .name = label, .widen = attn_widen, .product = attn_product, .weights = attn_weights, \
-        .merge = attn_merge, .finish = attn_finish, .narrow = attn_narrow,                    \
-        .quantise = attn_quantise, .unpack_k = attn_unpack_k, .unpack_v = attn_unpack_v       \
+#define ATTN_TABLE(label)                                                                         \
+    {                                                                                             \
+        .name = label, .product = attn_product, .weights = attn_weights, .factors = attn_factors, \
+        .merge = attn_merge, .finish = attn_finish, .narrow = attn_narrow,                        \
+        .quantise = attn_quantise, .unpack_k = attn_unpack_k, .unpack_v = attn_unpack_v           \
     }
 
 #endif

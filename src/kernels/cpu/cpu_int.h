@@ -147,20 +147,37 @@ struct rows_ops {
     int64_t (*argmax)(const float *x, int64_t n, bool *finite);
 };
 
-/* Attention kernels over one page part; P = KV_PAGE_TOKENS positions. A query is a head of a row. */
-#define ATTN_QUERIES 6 /* that share a pass over a page part */
+/* Attention kernels over one page part (K or V of a kv head in a page; P = KV_PAGE_TOKENS positions). A query is a head of a
+ * row.
+ *
+ * A product: c[i][j] = chain over k in [k0, k1) ascending of a[i][k] * b[k][j], from zero, for i < n and j < cols. */
+#define ATTN_QUERIES 6 /* rows of a that share a pass over b */
+struct attn_product {
+    float *c;
+    int64_t c_stride;
+    const float *const *a; /* [n] */
+    int n;
+    const uint8_t *b;
+    enum dtype type; /* of b: F32, F16 or BF16 */
+    int64_t stride;  /* elements of b between rows */
+    int k0, k1, cols;
+    /* [n] or NULL. With them the result s is merged: c = fma(s, beta, c * alpha) */
+    const float *alpha, *beta;
+    const uint8_t *next; /* memory to bring to the cache meanwhile, or NULL */
+    int64_t next_bytes;
+    float *wide; /* scratch: [P * head_dim] */
+};
+
 struct attn_ops {
     const char *name;
-    /* n stored elements to f32 */
-    void (*widen)(float *y, const uint8_t *x, int64_t n, enum dtype type);
-    /* c[i][j] = chain over k in [k0, k1) ascending of a[i][k] * b[k][j], from zero.
-     * i < n <= ATTN_QUERIES, j < cols (a multiple of 16 or the last part of a row is done singly) */
-    void (*product)(float *const *c, const float *const *a, int n, const float *b, int64_t b_stride,
-                    int k0, int k1, int cols);
-    /* score[j] for j in [j0, j1): scaled and capped, then w[j] = exp(score[j] - max), 0 outside; gives max and sum.
-     * False: a score is not finite. */
-    bool (*weights)(float *score, int j0, int j1, float scale, float softcap, float *max,
-                    float *sum);
+    void (*product)(const struct attn_product *p);
+    /* w [n][P] products of keys. For positions [j0[i], j1[i]) of row i: scaled and capped, then exp(score - max), 0 outside;
+     * gives max and sum. bad[i] becomes true where a score is not finite. */
+    void (*weights)(float *w, int n, const int *j0, const int *j1, float scale, float softcap,
+                    float *max, float *sum, bool *bad);
+    /* Merge maxima and sums of a block into the running ones: gives the factors of what is there and of the block. */
+    void (*factors)(float *m, float *l, const float *mb, const float *lb, int n, float *alpha,
+                    float *beta);
     /* Merge a block's maximum, sum and weighted V (n dims) into the running ones. */
     void (*merge)(float *acc, float *m, float *l, const float *part, int n, float mb, float lb);
     /* y[i] = x[i] * s. False: a result is not finite. */
@@ -196,8 +213,9 @@ struct cpu_state {
     size_t act_bytes;
     uint8_t *act_mem;
     struct lin_scratch *scratch;       /* [threads] */
-    struct attn_scratch *attn_scratch; /* [threads + 1] */
-    float *attn_parts;
+    struct attn_scratch *attn_scratch; /* [threads] */
+    struct attn_run *attn_runs;        /* slices under way */
+    float *attn_parts;                 /* results of blocks that wait to be merged */
     struct rope_cache *rope_cache;
 };
 
@@ -257,9 +275,8 @@ size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_hea
 void cpu_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                   const struct seq_view *seqs, int n_seqs);
 void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
-/* K (v = 0, [head_dim][P]) or V (v = 1, [P][head_dim]) of kv head g in block b of a sequence, as f32: in `page`, or in place. */
-const float *cpu_kv_wide(const struct cpu_state *st, const struct kv_layer *kv,
-                         const struct seq_view *s, int32_t b, int g, int v, float *page);
+/* K (v = 0) or V (v = 1) of kv head g in block b of a sequence. */
+uint8_t *cpu_kv_part(const struct kv_layer *kv, const struct seq_view *s, int32_t b, int g, int v);
 
 /* attention.c */
 void cpu_attention(struct backend *be, struct tensor out, struct tensor q,

@@ -1,5 +1,5 @@
 /* The cache's pages: layout (as kernels/ref/ref_attention.c: K transposed per head, then V; quantised types: tensor/kvq.h),
- * storing, widening. Rows of different pages are stored by different threads, so no line is written by two. */
+ * storing. Rows of different pages are stored by different threads, so no line is written by two. */
 #include "kernels/cpu/cpu_int.h"
 
 #include <string.h>
@@ -11,9 +11,7 @@ size_t cpu_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_hea
     return (size_t)n_kv_heads * kv_head_bytes(type, head_dim);
 }
 
-/* K (v = 0) or V (v = 1) of head g in the page of block b. */
-static uint8_t *page_part(const struct kv_layer *kv, const struct seq_view *s, int32_t b, int g,
-                          int v)
+uint8_t *cpu_kv_part(const struct kv_layer *kv, const struct seq_view *s, int32_t b, int g, int v)
 {
     int32_t i = s->pages[b];
     BUG_ON(i < 0 || i >= kv->n_pages);
@@ -26,21 +24,6 @@ void cpu_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int3
 {
     size_t page = cpu_kv_page_bytes(be, kv->type, kv->n_kv_heads, kv->head_dim);
     memcpy(kv->data + (size_t)dst * page, kv->data + (size_t)src * page, page);
-}
-
-const float *cpu_kv_wide(const struct cpu_state *st, const struct kv_layer *kv,
-                         const struct seq_view *s, int32_t b, int g, int v, float *page)
-{
-    uint8_t *part = page_part(kv, s, b, g, v);
-    if (kv->type == DTYPE_F32)
-        return (const float *)part;
-    if (kvq_is(kv->type)) {
-        struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, v, part);
-        (v ? st->attn.unpack_v : st->attn.unpack_k)(page, &p, kv->head_dim, kv->type);
-    } else {
-        st->attn.widen(page, part, (int64_t)P * kv->head_dim, kv->type);
-    }
-    return page;
 }
 
 /* --- storing --- */
@@ -113,8 +96,8 @@ static bool store_quantised(const struct store_job *j, uint8_t *part, int v, int
 static void store_head(const struct store_job *j, int32_t pos, int64_t row, int g)
 {
     int at = pos % P;
-    uint8_t *kp = page_part(j->kv, j->seq, pos / P, g, 0);
-    uint8_t *vp = page_part(j->kv, j->seq, pos / P, g, 1);
+    uint8_t *kp = cpu_kv_part(j->kv, j->seq, pos / P, g, 0);
+    uint8_t *vp = cpu_kv_part(j->kv, j->seq, pos / P, g, 1);
     const float *k = j->k.data + row * j->k.stride + g * j->kv->head_dim;
     const float *v = j->v.data + row * j->v.stride + g * j->kv->head_dim;
     if (!kvq_is(j->kv->type)) {
