@@ -1,6 +1,7 @@
 #include "cli/serve_model.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "cli/load_template.h"
 
 #include <math.h>
@@ -8,9 +9,14 @@
 
 #define TEMPLATE_BYTES_MAX (4 << 20)
 
-static bool serve_model_knows_developer(const char *text)
+/* What the template's text tells beside what it renders. */
+static void serve_model_read_template(const struct serve_model *m, const char *text,
+                                      struct server_model *out)
 {
-    return strstr(text, "'developer'") || strstr(text, "\"developer\"");
+    out->knows_developer = strstr(text, "'developer'") || strstr(text, "\"developer\"");
+    split_style_init(&out->style, text, m->load.tokenizer);
+    log_info("server", "tool calls: %s; reasoning: %s", split_style_name(&out->style),
+             out->style.thought ? out->style.thought->open : "none");
 }
 
 /* The template of --chat-template. */
@@ -23,7 +29,7 @@ static enum err_code serve_model_file_template(struct serve_model *m, struct ser
     if (code == ERR_OK)
         code = template_parse(m->template_path, text.data, text.len, &m->chat_template, err);
     out->chat_template = m->chat_template;
-    out->knows_developer = serve_model_knows_developer(text.data);
+    serve_model_read_template(m, text.data, out);
     buf_release(&text);
     return code;
 }
@@ -39,7 +45,8 @@ static enum err_code serve_model_template(struct serve_model *m, struct server_m
         return code;
     out->chat_template = m->load.chat_template;
     code = weights_str(m->load.weights, "tokenizer.chat_template", &text, err);
-    out->knows_developer = code == ERR_OK && serve_model_knows_developer(text);
+    if (code == ERR_OK)
+        serve_model_read_template(m, text, out);
     return code;
 }
 
@@ -68,8 +75,10 @@ enum err_code serve_model_open(struct serve_model *m, struct server_model *out, 
 {
     enum err_code code = load_open(&m->load, &m->options, err);
     *out = (struct server_model){ 0 };
-    if (code == ERR_OK)
+    if (code == ERR_OK) {
+        split_style_init(&out->style, NULL, m->load.tokenizer);
         code = serve_model_template(m, out, err);
+    }
     if (code == ERR_OK)
         code = serve_model_sampling(m->load.weights, &out->sampling, err);
     if (code == ERR_OK)

@@ -7,6 +7,7 @@
 #define PLUMB_SERVER_ANSWER_H
 
 #include "engine/engine.h"
+#include "server/split.h"
 #include "tokenizer/tokenizer.h"
 
 struct answer_token { /* kept where logprobs are asked for */
@@ -14,10 +15,18 @@ struct answer_token { /* kept where logprobs are asked for */
     int64_t start, end;  /* bytes of the answer */
     int64_t text_offset; /* code points of the text before it */
     int64_t text_end;    /* bytes of the shown text up to its end; -1 = not shown yet */
+    int32_t mark;        /* it is a mark, the so manieth of the answer; 0 = it is none */
+};
+
+struct answer_mark { /* a control token that a splitter is to see */
+    int64_t at;      /* bytes of the answer before it */
+    int32_t id;
 };
 
 struct answer {
     const struct tokenizer *tokenizer;
+    const struct split_style
+        *style; /* whose marks are shown, as split.h says; NULL: control tokens are hidden */
     bool keeps_tokens;
     int64_t shown;     /* bytes of the answer behind us */
     int64_t n_text;    /* ... and of the text that they became */
@@ -25,9 +34,11 @@ struct answer {
     struct buf bytes;  /* what follows them */
     int64_t n_chars;   /* code points begun so far, with what was put before the answer */
     struct buf tokens; /* struct answer_token, not yet handed out */
+    struct buf marks;  /* struct answer_mark, not yet shown */
+    int32_t n_marks, n_marks_shown;
 };
 
-/* n_chars: code points of the text that is shown before the answer (echo). */
+/* n_chars: code points of the text that is shown before the answer (echo). The style is set afterwards where it is wanted. */
 void answer_init(struct answer *a, const struct tokenizer *t, bool keeps_tokens, int64_t n_chars);
 void answer_release(struct answer *a);
 

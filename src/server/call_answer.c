@@ -165,21 +165,34 @@ static bool call_may_send(struct call *call)
     return false;
 }
 
+/* The answer has all that is wanted (one call): the model need not go on. */
+static void call_stop_if_done(struct leg *leg)
+{
+    struct server *s = leg->call->server;
+    if (!leg->is_done || !leg->is_live)
+        return;
+    leg->is_cancel_due = sched_cancel(s->sched, leg->id) != ERR_OK;
+    s->has_due = s->has_due || leg->is_cancel_due;
+}
+
 static void call_token(struct leg *leg, const struct sched_token *t)
 {
     struct call *call = leg->call;
     struct server *s = call->server;
-    if (!call_is_wanted(call))
+    if (!call_is_wanted(call) || leg->is_done)
         return;
     answer_add(&leg->answer, &t->token);
     leg->text_safe = t->text_safe;
+    leg->n_tokens++;
     if (!call->is_streaming) {
         leg_show(leg);
+        call_stop_if_done(leg);
         return;
     }
     buf_reset(&s->out);
     call_write_held(leg);
     call_write_leg(leg);
+    call_stop_if_done(leg);
     if (!call_may_send(call))
         return;
     if (call->response) {
@@ -294,19 +307,24 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
     struct server *s = call->server;
     leg->end = *f;
     leg->text_safe = f->text_safe;
+    if (leg->is_done) { /* how far the model got meanwhile is chance */
+        leg->end.finish = FINISH_END;
+        leg->end.n_tokens = leg->n_tokens;
+    }
     leg->is_live = leg->is_cancel_due = false;
     call->n_live--;
     s->legs[leg->id % LIMIT_LIVE] = NULL;
     s->n_legs--;
     call->usage.prompt_tokens = call->prepared->prompt_tokens;
-    call->usage.completion_tokens += f->n_tokens;
+    call->usage.completion_tokens += leg->end.n_tokens;
+    call->usage.reasoning_tokens += f->n_reasoning;
     call->usage.prompt_us += f->prefill_us;
     call->usage.decode_us += f->decode_us;
     log_debug("http", "%s: answer %d: %d prompt tokens in %lld ms, %d tokens in %lld ms",
               call->to.request_id, leg->index, f->n_prompt, (long long)f->prefill_us / 1000,
               f->n_tokens, (long long)f->decode_us / 1000);
     bool is_wanted = call_is_wanted(call);
-    if (is_wanted && f->finish == FINISH_ERROR) {
+    if (is_wanted && leg->end.finish == FINISH_ERROR) {
         call_leg_failed(leg);
     } else if (is_wanted && call->is_streaming) {
         call_stream_end(leg);

@@ -70,11 +70,13 @@ static const struct fields_row fields_table[] = {
     { "prompt_logprobs", COMP, INT, 0, 20, AT(n_prompt_logprobs), "log-probabilities of the prompt's tokens and of so many of the likeliest in their places" },
     { "suffix", COMP, OTHER, 0, 0, 0, "not supported: 400 unless empty" },
     { "ignore_eos", MOST, BOOL, 0, 0, AT(ignore_eos), "the model's end tokens do not end the answer" },
-    { "tools", CHAT | SIGNAL, OTHER, 0, 0, 0, "handed to the template" },
-    { "tool_choice", CHAT | SIGNAL, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; others are 400" },
+    { "tools", CHAT | SIGNAL, OTHER, 0, 0, 0, "functions that the model may call ([tools](tools.md)); of a signal, handed to the template" },
+    { "tool_choice", CHAT | SIGNAL, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; `required` or a named function: the answer begins with a call" },
     { "response_format", ALL, OTHER, 0, 0, 0, "`text`; json kinds are 400" },
     { "chat_template_kwargs", CHAT | SIGNAL | RESP, OTHER, 0, 0, 0, "variables for the template" },
-    { "reasoning_effort", CHAT | SIGNAL, OTHER, 0, 0, 0, "a variable for the template" },
+    { "reasoning_effort", CHAT | SIGNAL, OTHER, 0, 0, 0, "`none`: no reasoning; `minimal`, `low`, `medium`, `high`, `xhigh`: reasoning, and a variable for the template" },
+    { "thinking", CHAT | SIGNAL, OTHER, 0, 0, 0, "`{\"type\": \"enabled\", \"budget_tokens\": N}` or `{\"type\": \"disabled\"}`: as Anthropic has it" },
+    { "thinking_budget", CHAT | SIGNAL, INT, 0, BIG, AT(thinking_budget), "after so many tokens of reasoning its end is forced and the answer goes on" },
     { "documents", CHAT | SIGNAL | RESP, OTHER, 0, 0, 0, "a variable for the template" },
     { "add_generation_prompt", CHAT | SIGNAL, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
     { "priority", EVERY, INT, -1000, 1000, AT(priority), "lower goes first; 0 unless given" },
@@ -82,7 +84,7 @@ static const struct fields_row fields_table[] = {
     { "background", ALL | SIGNAL, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do" },
     { "count", SIGNAL, INT, 1, ENGINE_SIGNAL_BINS_MAX, AT(count), "bins; 80 unless given" },
     { "minimum", SIGNAL, NUMBER, -1e6, 0, AT(minimum), "where the first bin begins, below 0; -20 unless given" },
-    { "parallel_tool_calls", CHAT, NOTED, 0, 0, 0, "accepted" },
+    { "parallel_tool_calls", CHAT, BOOL, 0, 0, AT(parallel_tool_calls), "false: the answer ends with its first call" },
     { "user", MOST, NOTED, 0, 0, 0, "accepted" },
     { "metadata", MOST, NOTED, 0, 0, 0, "accepted" },
     { "store", ALL, NOTED, 0, 0, 0, "accepted: nothing is stored" },
@@ -170,7 +172,9 @@ static bool fields_read_one(const struct fields_row *row, const struct json *v, 
 bool fields_read(const struct json *body, enum fields_route route, struct fields *out,
                  char *ignored, struct api_error *e)
 {
-    *out = (struct fields){ .add_generation_prompt = true, .store = true };
+    *out = (struct fields){ .add_generation_prompt = true,
+                            .store = true,
+                            .parallel_tool_calls = true };
     for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {
         void *at = (char *)out + fields_table[i].offset;
         if (fields_table[i].kind == FIELDS_KIND_NUMBER)

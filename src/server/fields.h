@@ -29,7 +29,8 @@ struct fields {
     bool logprobs;      /* chat */
     bool stream, echo, ignore_eos, background;
     bool store; /* true unless given */
-    bool add_generation_prompt;
+    bool add_generation_prompt, parallel_tool_calls;
+    int64_t thinking_budget;
 };
 
 /* Read the plain fields of body (an object) for that route, and name the fields that nobody knows in ignored[LIMIT_IGNORED_BYTES]

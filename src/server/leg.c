@@ -34,6 +34,7 @@ void leg_init(struct leg *leg)
         struct split_config split = p->split;
         split.id_seed = leg_id_seed(call->answer_id, leg->index);
         leg->splitter = splitter_new(&split, leg_emit, leg);
+        leg->answer.style = split.style;
     }
     buf_init(&leg->text, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     buf_init(&leg->parts, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
@@ -98,6 +99,9 @@ bool leg_choice(struct leg *leg, struct dialect_choice *out)
                                     .signal = &p->signal,
                                     .finish = leg->end.finish,
                                     .n_calls = leg->n_calls,
+                                    .stop_string = leg->end.finish == FINISH_STOP_STRING
+                                                       ? p->stops[leg->end.stop_index]
+                                                       : NULL,
                                     .parts = leg->told,
                                     .n_parts = n };
     if (!call->is_streaming) {
@@ -179,6 +183,7 @@ void leg_show(struct leg *leg)
         splitter_feed(leg->splitter, text->data, text->len);
         if (is_end)
             splitter_finish(leg->splitter, leg->end.finish == FINISH_LENGTH);
+        leg->is_done = splitter_is_done(leg->splitter);
         return;
     }
     struct dialect_choice c = { .index = leg->index };

@@ -237,27 +237,9 @@ static bool messages_write_one(struct messages_writer *m, const struct json *mes
     return true;
 }
 
-/* tool_choice: what can be kept is kept, what cannot is refused, so that nobody takes a free answer for a forced one. */
-static bool messages_tool_choice(const struct json *body, bool *hides_tools, struct api_error *e)
-{
-    const struct json *v = json_get_set(body, "tool_choice");
-    *hides_tools = json_str_eq(v, "none");
-    if (!v || *hides_tools || json_str_eq(v, "auto"))
-        return true;
-    if (json_str_eq(v, "required") || json_is(v, JSON_TYPE_OBJECT))
-        return api_error_set(e, 400, "unsupported_value", "tool_choice",
-                             "tool_choice: forcing a call is not supported yet; use 'auto' or "
-                             "'none'");
-    return api_error_set(e, 400, NULL, "tool_choice",
-                         "tool_choice: must be 'auto', 'none', 'required' or a named function");
-}
-
 static bool messages_write_tools(struct messages_writer *m, const struct json *body)
 {
     const struct json *tools = json_get_set(body, "tools");
-    bool hides_tools;
-    if (!messages_tool_choice(body, &hides_tools, m->e))
-        return false;
     if (!tools)
         return true;
     if (!json_is(tools, JSON_TYPE_ARRAY))
@@ -265,11 +247,35 @@ static bool messages_write_tools(struct messages_writer *m, const struct json *b
     for (size_t i = 0; i < tools->n; i++)
         if (!json_is(&tools->items[i], JSON_TYPE_OBJECT))
             return api_error_set(m->e, 400, NULL, "tools", "tools[%zu]: must be an object", i);
-    if (tools->n == 0 || hides_tools)
+    if (tools->n == 0 || json_str_eq(json_get_set(body, "tool_choice"), "none"))
         return true;
     json_key(&m->w, "tools");
     json_value(&m->w, tools);
     return true;
+}
+
+/* How much the model is to think, in the names that templates have for it. */
+static void messages_write_reasoning_switches(struct messages_writer *m, const struct json *body,
+                                              const struct json *kwargs)
+{
+    static const char *const names[] = { "enable_thinking", "thinking" };
+    const struct json *effort = json_get_set(body, "reasoning_effort");
+    bool is_set = m->flags & (MESSAGES_FLAG_THOUGHT | MESSAGES_FLAG_NO_THOUGHT);
+    for (size_t i = 0; i < ARRAY_LEN(names) && is_set; i++) {
+        if (json_get(kwargs, names[i]))
+            continue;
+        json_key(&m->w, names[i]);
+        json_bool(&m->w, m->flags & MESSAGES_FLAG_THOUGHT);
+    }
+    if (!effort || json_get(kwargs, "reasoning_effort"))
+        return;
+    json_key(&m->w, "reasoning_effort");
+    if (!(m->flags & MESSAGES_FLAG_DEPTHS))
+        json_value(&m->w, effort);
+    else if (json_str_eq(effort, "none") || json_str_eq(effort, "minimal"))
+        json_str(&m->w, "low");
+    else
+        json_str(&m->w, json_str_eq(effort, "xhigh") ? "high" : effort->text ? effort->text : "");
 }
 
 /* Variables that a caller may add. The ones that the server sets itself are not among them. */
@@ -277,18 +283,16 @@ static bool messages_write_extra(struct messages_writer *m, const struct json *b
 {
     static const char *const own[] = { "messages",  "tools",     "chat_template",
                                        "bos_token", "eos_token", "add_generation_prompt" };
-    static const char *const passed[] = { "documents", "reasoning_effort" };
     const struct json *kwargs = json_get_set(body, "chat_template_kwargs");
     if (kwargs && !json_is(kwargs, JSON_TYPE_OBJECT))
         return api_error_set(m->e, 400, NULL, "chat_template_kwargs",
                              "chat_template_kwargs: must be an object");
-    for (size_t i = 0; i < ARRAY_LEN(passed); i++) {
-        const struct json *v = json_get_set(body, passed[i]);
-        if (!v || json_get(kwargs, passed[i]))
-            continue;
-        json_key(&m->w, passed[i]);
-        json_value(&m->w, v);
+    const struct json *documents = json_get_set(body, "documents");
+    if (documents && !json_get(kwargs, "documents")) {
+        json_key(&m->w, "documents");
+        json_value(&m->w, documents);
     }
+    messages_write_reasoning_switches(m, body, kwargs);
     for (size_t i = 0; kwargs && i < kwargs->n; i++) {
         bool is_own = false;
         for (size_t k = 0; k < ARRAY_LEN(own); k++)

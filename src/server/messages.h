@@ -9,6 +9,11 @@ enum messages_flags {
     MESSAGES_FLAG_DEVELOPER =
         1 << 0, /* the template knows the role "developer": else it becomes "system" */
     MESSAGES_FLAG_NO_NULL = 1 << 1, /* null content becomes "": for templates that fail on it */
+    /* enable_thinking and thinking are set, unless the caller's chat_template_kwargs set them */
+    MESSAGES_FLAG_THOUGHT = 1 << 2,    /* true */
+    MESSAGES_FLAG_NO_THOUGHT = 1 << 3, /* false */
+    MESSAGES_FLAG_DEPTHS =
+        1 << 4, /* reasoning_effort is low, medium or high: others become one of these */
 };
 
 /* Write the template's variables for body (a chat request) as one JSON object to out: messages, tools, chat_template_kwargs'

@@ -81,6 +81,7 @@ static bool prepare_one_stop(struct prepare_generation *g, const struct json *v,
     if (g->engine.n_stops == ENGINE_STOPS_MAX)
         return api_error_set(e, 400, NULL, "stop", "stop: more than %d strings", ENGINE_STOPS_MAX);
     g->stops[g->engine.n_stops++] = (struct engine_bytes){ v->text, v->len };
+    g->p->stops[g->p->n_stops++] = mem_strndup(MEM_CAT_REQUEST, v->text, v->len);
     return true;
 }
 
@@ -358,6 +359,9 @@ void prepare_free(struct prepared *p)
         mem_free(MEM_CAT_REQUEST, p->prompts[i].echo);
         mem_free(MEM_CAT_REQUEST, p->prompts[i].scores);
     }
+    for (int32_t i = 0; i < p->n_stops; i++)
+        mem_free(MEM_CAT_REQUEST, p->stops[i]);
+    tools_free(p->tools);
     mem_free(MEM_CAT_REQUEST, p->signal.bins);
     prepare_responses_free(p->response);
     buf_release(&p->reply);

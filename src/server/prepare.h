@@ -92,6 +92,9 @@ struct prepared {
     uint64_t seed;
     bool is_split; /* the answers are looked through for reasoning and tool calls */
     struct split_config split;
+    struct tools *tools;           /* that the request offers; or NULL */
+    char *stops[ENGINE_STOPS_MAX]; /* [n_stops] its stop strings */
+    int32_t n_stops;
     char ignored[LIMIT_IGNORED_BYTES];
     struct prepared_response *response; /* RESPONSES */
 };

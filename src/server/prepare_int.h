@@ -6,6 +6,8 @@
 #include "server/prepare.h"
 #include "json/json.h"
 
+enum prepare_switch { PREPARE_UNSET, PREPARE_OFF, PREPARE_ON };
+
 struct prepare_generation { /* what is gathered before the requests are made */
     const struct prepare_context *ctx;
     const struct prepare_input *in;
@@ -15,6 +17,10 @@ struct prepare_generation { /* what is gathered before the requests are made */
     struct logit_bias *bias; /* [LIMIT_LOGIT_BIAS] or NULL */
     struct engine_bytes stops[ENGINE_STOPS_MAX];
     int32_t n_score_top; /* of the prompts' scores; -1 = none are wanted */
+    /* chat: prepare_answer.c */
+    bool must_call;           /* the answer begins with a tool call ... */
+    const struct tool *named; /* ... of this tool; NULL: of any */
+    enum prepare_switch thinks;
     struct prepared *p;
 };
 
@@ -33,16 +39,24 @@ void prepare_responses_free(struct prepared_response *r); /* may be NULL */
 void prepare_response_items(const struct prepare_input *in, const struct json *items,
                             struct prepared *p);
 
+/* Tools, tool_choice and reasoning of a chat request. */
+bool prepare_answer(struct prepare_generation *g, struct api_error *e);
+/* What engine and splitter are told of it, once the prompt is rendered. */
+bool prepare_guide(struct prepare_generation *g, bool opens_thought, struct api_error *e);
+
 /* Read the prompts (or messages) and make their requests. */
 bool prepare_prompts(struct prepare_generation *g, struct api_error *e);
 
 /* Render the chat template for body; out is initialised here and released by the caller in any case. */
 bool prepare_render(const struct prepare_context *ctx, const struct json *body,
-                    bool adds_generation_prompt, struct template_output *out, struct api_error *e);
+                    enum prepare_switch thinks, bool adds_generation_prompt,
+                    struct template_output *out, struct api_error *e);
 
-/* Render and tokenize: control tokens match only in the template's own bytes. */
+/* Render and tokenize: control tokens match only in the template's own bytes. *opens_thought (may be NULL): the prompt's end opens a
+ * think span. */
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
-                         bool adds_generation_prompt, struct token_list *out, struct api_error *e);
+                         enum prepare_switch thinks, bool adds_generation_prompt,
+                         struct token_list *out, bool *opens_thought, struct api_error *e);
 
 /* /tokenize, /detokenize, /apply-template: fill p->reply or p->error. */
 void prepare_tokenize(const struct prepare_context *ctx, const struct json *body,

@@ -182,8 +182,12 @@ static bool prepare_list(struct prepare_generation *g, struct api_error *e)
 static bool prepare_chat(struct prepare_generation *g, struct api_error *e)
 {
     struct token_list ids;
+    bool opens_thought;
     token_list_init(&ids, prepare_max_tokens(g->ctx));
-    bool is_fine = prepare_chat_prompt(g->ctx, g->body, g->fields.add_generation_prompt, &ids, e) &&
+    bool is_fine = prepare_answer(g, e) &&
+                   prepare_chat_prompt(g->ctx, g->body, g->thinks, g->fields.add_generation_prompt,
+                                       &ids, &opens_thought, e) &&
+                   (g->p->kind != PREPARE_CHAT || prepare_guide(g, opens_thought, e)) &&
                    prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
     token_list_release(&ids);
     return is_fine;

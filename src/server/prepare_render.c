@@ -66,10 +66,13 @@ out:
 }
 
 bool prepare_render(const struct prepare_context *ctx, const struct json *body,
-                    bool adds_generation_prompt, struct template_output *out, struct api_error *e)
+                    enum prepare_switch thinks, bool adds_generation_prompt,
+                    struct template_output *out, struct api_error *e)
 {
+    static const unsigned switches[] = { 0, MESSAGES_FLAG_NO_THOUGHT, MESSAGES_FLAG_THOUGHT };
     struct json_doc own = { 0 };
-    unsigned flags = ctx->model->knows_developer ? MESSAGES_FLAG_DEVELOPER : 0;
+    unsigned flags = switches[thinks] | (ctx->model->knows_developer ? MESSAGES_FLAG_DEVELOPER : 0);
+    flags |= split_style_has_channels(&ctx->model->style) ? MESSAGES_FLAG_DEPTHS : 0;
     bool has_null = false, is_fine = false;
     template_output_init(out, LIMIT_PROMPT_BYTES);
     if (!ctx->model->chat_template)
@@ -90,11 +93,15 @@ bool prepare_render(const struct prepare_context *ctx, const struct json *body,
 }
 
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
-                         bool adds_generation_prompt, struct token_list *out, struct api_error *e)
+                         enum prepare_switch thinks, bool adds_generation_prompt,
+                         struct token_list *out, bool *opens_thought, struct api_error *e)
 {
     struct template_output text;
     struct err err;
-    bool is_fine = prepare_render(ctx, body, adds_generation_prompt, &text, e);
+    bool is_fine = prepare_render(ctx, body, thinks, adds_generation_prompt, &text, e);
+    if (opens_thought)
+        *opens_thought =
+            is_fine && split_style_starts_open(&ctx->model->style, text.text.data, text.text.len);
     /* As Hugging Face does: the template says whether there is a bos. */
     if (is_fine && tokenizer_encode(ctx->model->tokenizer, text.text.data, text.text.len,
                                     &text.caller, TOKENIZER_FLAG_SPECIAL, out, &err) != ERR_OK) {

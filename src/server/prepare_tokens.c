@@ -84,8 +84,9 @@ void prepare_tokenize(const struct prepare_context *ctx, const struct json *body
         api_error_set(&p->error, 400, NULL, "content",
                       "content (or prompt): must be a string; or give messages");
     } else {
-        (void)prepare_chat_prompt(ctx, body, prepare_flag(body, "add_generation_prompt", true),
-                                  &ids, &p->error);
+        (void)prepare_chat_prompt(ctx, body, PREPARE_UNSET,
+                                  prepare_flag(body, "add_generation_prompt", true), &ids, NULL,
+                                  &p->error);
     }
     if (p->error.status == 0)
         prepare_write_tokens(ctx, &ids, body, &p->reply);
@@ -128,8 +129,8 @@ void prepare_apply_template(const struct prepare_context *ctx, const struct json
                             struct prepared *p)
 {
     struct template_output text;
-    if (prepare_render(ctx, body, prepare_flag(body, "add_generation_prompt", true), &text,
-                       &p->error)) {
+    if (prepare_render(ctx, body, PREPARE_UNSET, prepare_flag(body, "add_generation_prompt", true),
+                       &text, &p->error)) {
         struct json_writer w;
         json_writer_init(&w, &p->reply);
         json_begin_object(&w);

@@ -6,6 +6,7 @@
 #define PLUMB_SERVER_SERVER_H
 
 #include "engine/engine.h"
+#include "server/split.h"
 #include "template/template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -22,6 +23,7 @@ struct server_model {
     const struct template *chat_template; /* NULL: no chat, only completions */
     bool knows_developer;                 /* the template names the role "developer" */
     struct server_sampling sampling;      /* the model's own advice */
+    struct split_style style;             /* how it writes reasoning and tool calls */
 };
 
 struct server_config {

@@ -42,6 +42,8 @@ struct leg {
     struct answer answer;
     struct splitter *splitter; /* NULL: all of the answer is content */
     int32_t n_calls;           /* tool calls begun */
+    int32_t n_tokens;          /* that belong to it */
+    bool is_done;              /* it is complete though the model goes on: what comes is dropped */
     struct sched_finished end;
     /* What was collected of it, for the end: leg.c. */
     struct buf text;   /* of the parts, joined */

@@ -172,6 +172,11 @@ const char *split_style_name(const struct split_style *s)
     return s->format->name;
 }
 
+bool split_style_has_channels(const struct split_style *s)
+{
+    return s->format->is_harmony;
+}
+
 bool split_style_is_mark(const struct split_style *s, int32_t id)
 {
     for (int32_t i = 0; i < s->n_marks; i++)

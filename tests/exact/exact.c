@@ -139,6 +139,27 @@ static void request_init(struct exact_request *r, const char *name, const struct
                                          .sample = greedy };
 }
 
+/* A think span over its budget, then forced ids, then the model's own. */
+static void request_guide(struct exact_request *r)
+{
+    r->engine.n_prompt /= 2;
+    r->engine.max_tokens = 12;
+    r->engine.ignore_end = false;
+    r->engine.sample.temperature = 0.8f;
+    r->engine.sample.n_logprobs = 3;
+    r->engine.guide = (struct engine_guide){ .close = "END",
+                                             .n_close = 3,
+                                             .hidden = { { 11, 3, "END" } },
+                                             .n_hidden = 1,
+                                             .is_open = true,
+                                             .has_budget = true,
+                                             .budget = 3,
+                                             .close_ids = { 12, 11 },
+                                             .n_close_ids = 2,
+                                             .forced = { 7, 7, 9 },
+                                             .n_forced = 3 };
+}
+
 static int requests_init(struct exact_request *r, const struct exact_model *m, int32_t n_vocab)
 {
     int n = 0;
@@ -183,24 +204,8 @@ static int requests_init(struct exact_request *r, const struct exact_model *m, i
     r[n].engine.max_tokens = 0;
     r[n].engine.signal = (struct engine_signal){ EXACT_BINS, -20, r[n].bins };
     n++;
-    request_init(&r[n], "guided", m, n_vocab,
-                 1); /* a think span over its budget, then forced ids, then the model's own */
-    r[n].engine.n_prompt /= 2;
-    r[n].engine.max_tokens = 12;
-    r[n].engine.ignore_end = false;
-    r[n].engine.sample.temperature = 0.8f;
-    r[n].engine.sample.n_logprobs = 3;
-    r[n].engine.guide = (struct engine_guide){ .close = "END",
-                                               .n_close = 3,
-                                               .hidden = { { 11, 3, "END" } },
-                                               .n_hidden = 1,
-                                               .is_open = true,
-                                               .has_budget = true,
-                                               .budget = 3,
-                                               .close_ids = { 12, 11 },
-                                               .n_close_ids = 2,
-                                               .forced = { 7, 7, 9 },
-                                               .n_forced = 3 };
+    request_init(&r[n], "guided", m, n_vocab, 1);
+    request_guide(&r[n]);
     return n + 1;
 }
 

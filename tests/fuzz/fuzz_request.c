@@ -26,6 +26,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     model.engine = engine_script_new(&script);
     model.tokenizer = t;
     model.chat_template = tmpl;
+    split_style_init(&model.style, "<tool_call><think>", t);
     server_sampling_unset(&model.sampling);
     server_sampling_unset(&config.sampling);
     config.state_dir = "/nowhere"; /* not looked at: responses count as kept */

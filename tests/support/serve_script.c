@@ -22,6 +22,7 @@ struct world {
     const char *keys[8];
     long load_ms, load_fails, prepare_ms;
     const char *trace;
+    const char *style; /* text that the way of calling is inferred from */
     struct tokenizer *tokenizer;
     struct template *chat_template;
 };
@@ -39,6 +40,7 @@ static enum err_code load(void *arg, struct server_model *out, struct err *err)
         return code;
     out->tokenizer = w->tokenizer;
     out->chat_template = w->chat_template;
+    split_style_init(&out->style, w->style ? w->style : byte_vocab_template_text, w->tokenizer);
     out->engine = engine_script_new(&w->script);
     server_sampling_unset(&out->sampling);
     return ERR_OK;
@@ -136,6 +138,8 @@ static bool set_flag(struct world *w, char *arg)
         w->config.alias = eq + 1;
     else if (strcmp(name, "state-dir") == 0)
         w->config.state_dir = eq + 1;
+    else if (strcmp(name, "style") == 0)
+        w->style = eq + 1;
     else if (strcmp(name, "trace") == 0)
         w->trace = eq + 1;
     else if (strcmp(name, "port") == 0)
