@@ -125,7 +125,9 @@ void api_error_write_anthropic(struct buf *out, const struct api_error *e, const
     json_key(&w, "message");
     json_str(&w, e->text);
     json_end_object(&w);
-    json_key(&w, "request_id");
-    json_str(&w, request_id);
+    if (request_id) {
+        json_key(&w, "request_id");
+        json_str(&w, request_id);
+    }
     json_end_object(&w);
 }

@@ -21,7 +21,7 @@ void api_error_from(struct api_error *e, const struct err *err);
 /* {"error":{"message","type","param","code"}} */
 void api_error_write(struct buf *out, const struct api_error *e);
 
-/* {"type":"error","error":{"type","message"},"request_id"}: what clients of Anthropic's API expect. */
+/* {"type":"error","error":{"type","message"},"request_id"}: what clients of Anthropic's API expect. request_id may be NULL. */
 void api_error_write_anthropic(struct buf *out, const struct api_error *e, const char *request_id);
 
 #endif

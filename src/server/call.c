@@ -150,10 +150,9 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
 static void call_describe(struct call *call)
 {
     static const struct dialect *const dialects[] = {
-        [PREPARE_CHAT] = &dialect_chat,
-        [PREPARE_COMPLETIONS] = &dialect_completions,
-        [PREPARE_SIGNAL] = &dialect_signal,
-        [PREPARE_RESPONSES] = &dialect_responses,
+        [PREPARE_CHAT] = &dialect_chat,         [PREPARE_COMPLETIONS] = &dialect_completions,
+        [PREPARE_SIGNAL] = &dialect_signal,     [PREPARE_RESPONSES] = &dialect_responses,
+        [PREPARE_MESSAGES] = &dialect_messages,
     };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
@@ -166,6 +165,7 @@ static void call_describe(struct call *call)
         .model = s->model_id,
         .fingerprint = s->model.engine->info.fingerprint,
         .created = clock_wall_s(),
+        .prompt_tokens = p->prompt_tokens,
         .tokenizer = s->model.tokenizer,
         .n_vocab = s->model.engine->info.n_vocab,
         .n_logprobs = p->n_logprobs,

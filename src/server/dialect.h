@@ -14,6 +14,7 @@ struct response;
 struct dialect_head { /* the same in all parts of a reply */
     const char *id, *model, *fingerprint;
     int64_t created;
+    int64_t prompt_tokens;
     const struct tokenizer *tokenizer;
     int32_t n_vocab;           /* of the model: may be more than the tokenizer's */
     int32_t n_logprobs;        /* likeliest tokens beside each; -1 = no log-probabilities */
@@ -89,6 +90,7 @@ struct dialect {
 
 extern const struct dialect dialect_chat;
 extern const struct dialect dialect_completions;
+extern const struct dialect dialect_messages;
 extern const struct dialect dialect_signal; /* has but `whole` and `id_prefix` */
 /* Writes nothing: the answer goes into the log of head->response, from which streams and replies are told (call_response.c). */
 extern const struct dialect dialect_responses;

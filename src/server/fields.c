@@ -27,8 +27,9 @@ struct fields_row {
 #define SIGNAL     FIELDS_ROUTE_SIGNAL
 #define ALL        FIELDS_ROUTE_ALL
 #define RESP       FIELDS_ROUTE_RESPONSES
-#define EVERY      (ALL | SIGNAL | RESP)
-#define MOST       (ALL | RESP)
+#define MSG        FIELDS_ROUTE_MESSAGES
+#define EVERY      (ALL | SIGNAL | RESP | MSG)
+#define MOST       (ALL | RESP | MSG)
 #define NUMBER     FIELDS_KIND_NUMBER
 #define INT        FIELDS_KIND_INT
 #define BOOL       FIELDS_KIND_BOOL
@@ -62,7 +63,7 @@ static const struct fields_row fields_table[] = {
     { "frequency_penalty", MOST, NUMBER, -100, 100, AT(frequency_penalty), "0: off" },
     { "seed", MOST, INT, -9223372036854775808.0, 9223372036854775807.0, AT(seed), "same seed, same answer; unset or -1: a random one, told in the header `x-plumb-seed`" },
     { "logit_bias", MOST, OTHER, 0, 0, 0, "object of token id to a number from -100 to 100; -100: never" },
-    { "stop", MOST, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
+    { "stop", ALL | RESP, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
     { "logprobs", CHAT, BOOL, 0, 0, AT(logprobs), "log-probabilities of the answer's tokens" },
     { "top_logprobs", CHAT, INT, 0, 20, AT(n_logprobs), "so many of the likeliest tokens at each place; needs `logprobs`" },
     { "logprobs", COMP, INT, 0, 20, AT(n_logprobs), "log-probabilities of the tokens and of so many of the likeliest" },
@@ -75,8 +76,8 @@ static const struct fields_row fields_table[] = {
     { "response_format", ALL, OTHER, 0, 0, 0, "`text`; json kinds are 400" },
     { "chat_template_kwargs", CHAT | SIGNAL | RESP, OTHER, 0, 0, 0, "variables for the template" },
     { "reasoning_effort", CHAT | SIGNAL, OTHER, 0, 0, 0, "`none`: no reasoning; `minimal`, `low`, `medium`, `high`, `xhigh`: reasoning, and a variable for the template" },
-    { "thinking", CHAT | SIGNAL, OTHER, 0, 0, 0, "`{\"type\": \"enabled\", \"budget_tokens\": N}` or `{\"type\": \"disabled\"}`: as Anthropic has it" },
-    { "thinking_budget", CHAT | SIGNAL, INT, 0, BIG, AT(thinking_budget), "after so many tokens of reasoning its end is forced and the answer goes on" },
+    { "thinking", CHAT | SIGNAL | MSG, OTHER, 0, 0, 0, "`{\"type\": \"enabled\", \"budget_tokens\": N}` or `{\"type\": \"disabled\"}`: as Anthropic has it" },
+    { "thinking_budget", CHAT | SIGNAL | MSG, INT, 0, BIG, AT(thinking_budget), "after so many tokens of reasoning its end is forced and the answer goes on" },
     { "documents", CHAT | SIGNAL | RESP, OTHER, 0, 0, 0, "a variable for the template" },
     { "add_generation_prompt", CHAT | SIGNAL, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
     { "priority", EVERY, INT, -1000, 1000, AT(priority), "lower goes first; 0 unless given" },
@@ -109,6 +110,16 @@ static const struct fields_row fields_table[] = {
     { "prompt_cache_key", RESP, NOTED, 0, 0, 0, "accepted" },
     { "prompt_cache_retention", RESP, NOTED, 0, 0, 0, "accepted" },
     { "safety_identifier", RESP, NOTED, 0, 0, 0, "accepted" },
+    { "messages", MSG, OTHER, 0, 0, 0, "roles user, assistant, system; content is a string or blocks: text, documents of text, tool_use, tool_result, thinking" },
+    { "system", MSG, OTHER, 0, 0, 0, "a string or blocks of text (joined by a newline)" },
+    { "max_tokens", MSG, INT, 1, BIG, AT(max_tokens), "needed; at most so many tokens, clamped to the room" },
+    { "stop_sequences", MSG, OTHER, 0, 0, 0, "up to 16 strings of up to 256 bytes; empty ones are ignored" },
+    { "tools", MSG, OTHER, 0, 0, 0, "tools with an `input_schema`; others are skipped and named as `tools.TYPE`" },
+    { "tool_choice", MSG, OTHER, 0, 0, 0, "an object of type `auto`, `any`, `none`, or `tool` with a `name`; `disable_parallel_tool_use`" },
+    { "chat_template_kwargs", MSG, OTHER, 0, 0, 0, "variables for the template" },
+    { "cache_control", MSG, NOTED, 0, 0, 0, "accepted, here and in blocks and tools: what can be reused is" },
+    { "container", MSG, NOTED, 0, 0, 0, "accepted" },
+    { "inference_geo", MSG, NOTED, 0, 0, 0, "accepted" },
     { "service_tier", MOST, NOTED, 0, 0, 0, "accepted" },
 };
 /* clang-format on */
@@ -139,6 +150,15 @@ void fields_ignore(char *ignored, const char *name, size_t len)
         ignored[at++] = is_fine ? c : '?';
     }
     ignored[at] = '\0';
+}
+
+void fields_ignore_list(char *ignored, const char *names)
+{
+    for (const char *name = names; *name; name += strspn(name, ",")) {
+        size_t n = strcspn(name, ",");
+        fields_ignore(ignored, name, n);
+        name += n;
+    }
 }
 
 static bool fields_read_one(const struct fields_row *row, const struct json *v, struct fields *out,
@@ -196,7 +216,7 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 
 static void fields_print_routes(struct buf *out, unsigned routes)
 {
-    static const char *const names[] = { "chat", "completions", "signal", "responses" };
+    static const char *const names[] = { "chat", "completions", "signal", "responses", "messages" };
     bool is_first = true;
     if (routes == EVERY) {
         buf_add_str(out, "all");

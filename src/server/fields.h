@@ -12,6 +12,7 @@ enum fields_route {
     FIELDS_ROUTE_COMPLETIONS = 1 << 1,
     FIELDS_ROUTE_SIGNAL = 1 << 2,
     FIELDS_ROUTE_RESPONSES = 1 << 3,
+    FIELDS_ROUTE_MESSAGES = 1 << 4,
     FIELDS_ROUTE_ALL = FIELDS_ROUTE_CHAT | FIELDS_ROUTE_COMPLETIONS,
 };
 
@@ -40,6 +41,9 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 
 /* Append a name that came from a client to ignored[LIMIT_IGNORED_BYTES]: only characters that cannot do harm in a header, bounded. */
 void fields_ignore(char *ignored, const char *name, size_t len);
+
+/* Append names as they stand in another such list. */
+void fields_ignore_list(char *ignored, const char *names);
 
 /* The table as Markdown, for docs/api.md. */
 void fields_print(struct buf *out);

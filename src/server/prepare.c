@@ -330,6 +330,10 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
         p = prepare_responses_of(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_RESPONSE_ITEMS)
         prepare_response_items(in, &doc.root, p);
+    else if (in->kind == PREPARE_MESSAGES)
+        prepare_messages(ctx, in, &doc.root, p);
+    else if (in->kind == PREPARE_COUNT_TOKENS)
+        prepare_count_tokens(ctx, &doc.root, p);
     else if (in->kind <= PREPARE_SIGNAL)
         prepare_generation(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_TOKENIZE)

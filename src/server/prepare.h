@@ -15,7 +15,9 @@ enum prepare_kind {
     PREPARE_CHAT,
     PREPARE_COMPLETIONS,
     PREPARE_SIGNAL,
-    PREPARE_RESPONSES, /* the last one that the scheduler takes */
+    PREPARE_RESPONSES,
+    PREPARE_MESSAGES, /* the last one that the scheduler takes */
+    PREPARE_COUNT_TOKENS,
     PREPARE_TOKENIZE,
     PREPARE_DETOKENIZE,
     PREPARE_APPLY_TEMPLATE,

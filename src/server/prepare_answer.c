@@ -85,7 +85,8 @@ static bool answer_thinking(struct prepare_generation *g, struct api_error *e)
     struct err err;
     if (!v)
         return true;
-    if (!json_is(v, JSON_TYPE_OBJECT) || !json_is(type, JSON_TYPE_STRING))
+    if (!json_str_eq(type, "enabled") && !json_str_eq(type, "adaptive") &&
+        !json_str_eq(type, "disabled"))
         return api_error_set(e, 400, NULL, "thinking",
                              "thinking: must be an object of type enabled, adaptive or disabled");
     if (budget && json_to_int(budget, "thinking.budget_tokens", 0, INT32_MAX,

@@ -43,6 +43,11 @@ void prepare_response_items(const struct prepare_input *in, const struct json *i
 bool prepare_answer(struct prepare_generation *g, struct api_error *e);
 /* What engine and splitter are told of it, once the prompt is rendered. */
 bool prepare_guide(struct prepare_generation *g, bool opens_thought, struct api_error *e);
+/* A request of Anthropic's Messages API: fills p, or p->error. And the count of its tokens, as p->reply. */
+void prepare_messages(const struct prepare_context *ctx, const struct prepare_input *in,
+                      const struct json *body, struct prepared *p);
+void prepare_count_tokens(const struct prepare_context *ctx, const struct json *body,
+                          struct prepared *p);
 
 /* Read the prompts (or messages) and make their requests. */
 bool prepare_prompts(struct prepare_generation *g, struct api_error *e);

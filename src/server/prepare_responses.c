@@ -539,11 +539,7 @@ struct prepared *prepare_responses(const struct prepare_context *ctx,
         p->error = e;
     p->kind = PREPARE_RESPONSES;
     p->response = q.r;
-    for (const char *name = p->ignored; *name; name += strspn(name, ",")) { /* chat's own notes */
-        size_t n = strcspn(name, ",");
-        fields_ignore(ignored, name, n);
-        name += n;
-    }
+    fields_ignore_list(ignored, p->ignored); /* chat's own notes */
     memcpy(p->ignored, ignored, sizeof(ignored));
     for (int32_t i = 0; i < q.n_turns; i++) {
         json_doc_release(&q.turns[i].input);

@@ -119,7 +119,7 @@ static void check_kind(enum prepare_kind kind, const uint8_t *data, size_t size,
         check_error(&p->error);
     else if (kind == PREPARE_RESPONSES)
         check_response(p);
-    else if (kind <= PREPARE_SIGNAL)
+    else if (kind <= PREPARE_SIGNAL || kind == PREPARE_MESSAGES)
         check_generation(p);
     else
         check_json(&p->reply);

@@ -1,0 +1,549 @@
+/* prepare_messages.c - a request of Anthropic's Messages API, made into a chat request; and the count of its tokens.
+ *
+ * What both APIs have is written as chat has it and checked there; what only this one has is checked here. */
+#include "server/prepare_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct claude { /* one request on its way */
+    const struct prepare_context *ctx;
+    const struct json *body;
+    struct json_writer w; /* of the chat request */
+    char *ignored;        /* of fields_ignore */
+    struct api_error *e;
+};
+
+static bool claude_refuse(struct claude *q, const char *where, const char *why)
+{
+    return api_error_set(q->e, 400, NULL, where, "%s: %s", where, why);
+}
+
+static const char *claude_show(const struct json *v)
+{
+    return json_is(v, JSON_TYPE_STRING) ? v->text : "(not a string)";
+}
+
+static bool claude_is(const struct json *block, const char *type)
+{
+    return json_str_eq(json_get(block, "type"), type);
+}
+
+/* --- blocks of text --- */
+
+/* The text of a block, or NULL and an error: what is no text is refused, because to leave it out would change what was said. */
+static const struct json *claude_text(struct claude *q, const struct json *block, const char *where)
+{
+    const struct json *source = json_get(block, "source");
+    const struct json *text = json_get(block, "text");
+    if (claude_is(block, "document") && claude_is(source, "text"))
+        text = json_get(source, "data");
+    else if (!claude_is(block, "text")) {
+        api_error_set(q->e, 400, "unsupported_content", where,
+                      "%s: a block of type '%.40s' cannot be read: this model reads text only",
+                      where, claude_show(json_get(block, "type")));
+        return NULL;
+    }
+    if (json_is(text, JSON_TYPE_STRING))
+        return text;
+    claude_refuse(q, where, "text must be a string");
+    return NULL;
+}
+
+/* Content as chat has it: a string, or parts of text. only: a string or blocks; absent is an empty text. */
+static bool claude_write_texts(struct claude *q, const struct json *v, const char *name,
+                               const char *prefix)
+{
+    char where[64];
+    if (json_is(v, JSON_TYPE_STRING) && !*prefix) {
+        json_value(&q->w, v);
+        return true;
+    }
+    if (v && !json_is(v, JSON_TYPE_STRING) && !json_is(v, JSON_TYPE_ARRAY))
+        return claude_refuse(q, name, "must be a string or an array of blocks");
+    struct buf text;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    buf_add_str(&text, prefix);
+    if (json_is(v, JSON_TYPE_STRING))
+        buf_add(&text, v->text, v->len);
+    for (size_t i = 0; json_is(v, JSON_TYPE_ARRAY) && i < v->n; i++) {
+        snprintf(where, sizeof(where), "%.40s[%zu]", name, i);
+        const struct json *s = claude_text(q, &v->items[i], where);
+        if (!s) {
+            buf_release(&text);
+            return false;
+        }
+        if (i > 0)
+            buf_add_char(&text, '\n');
+        buf_add(&text, s->text, s->len);
+    }
+    json_strn(&q->w, text.data, text.len);
+    bool is_lost = text.failed;
+    buf_release(&text);
+    return !is_lost || claude_refuse(q, name, "too long");
+}
+
+static bool claude_write_system(struct claude *q)
+{
+    const struct json *v = json_get_set(q->body, "system");
+    bool is_empty = !v || (json_is(v, JSON_TYPE_ARRAY) && v->n == 0) ||
+                    (json_is(v, JSON_TYPE_STRING) && v->len == 0);
+    if (is_empty)
+        return true;
+    json_begin_object(&q->w);
+    json_key(&q->w, "role");
+    json_str(&q->w, "system");
+    json_key(&q->w, "content");
+    if (!claude_write_texts(q, v, "system", ""))
+        return false;
+    json_end_object(&q->w);
+    return true;
+}
+
+/* --- messages --- */
+
+/* The name in the tool_use block of that id; NULL. */
+static const struct json *claude_tool_name(const struct claude *q, const struct json *id)
+{
+    const struct json *messages = json_get(q->body, "messages");
+    for (size_t i = 0; json_is(id, JSON_TYPE_STRING) && i < messages->n; i++) {
+        const struct json *content = json_get(&messages->items[i], "content");
+        for (size_t k = 0; json_is(content, JSON_TYPE_ARRAY) && k < content->n; k++)
+            if (claude_is(&content->items[k], "tool_use") &&
+                json_str_eq(json_get(&content->items[k], "id"), id->text))
+                return json_get(&content->items[k], "name");
+    }
+    return NULL;
+}
+
+/* A message of role tool. That the tool failed is part of what the model must know. */
+static bool claude_write_result(struct claude *q, const struct json *block, const char *where)
+{
+    const struct json *id = json_get(block, "tool_use_id"), *is_error = json_get(block, "is_error");
+    const struct json *name = claude_tool_name(q, id);
+    bool has_failed = is_error && json_is(is_error, JSON_TYPE_BOOL) && is_error->boolean;
+    if (!json_is(id, JSON_TYPE_STRING))
+        return claude_refuse(q, where, "a tool_result needs a tool_use_id");
+    json_begin_object(&q->w);
+    json_key(&q->w, "role");
+    json_str(&q->w, "tool");
+    json_key(&q->w, "tool_call_id");
+    json_value(&q->w, id);
+    if (json_is(name, JSON_TYPE_STRING)) {
+        json_key(&q->w, "name");
+        json_value(&q->w, name);
+    }
+    json_key(&q->w, "content");
+    if (!claude_write_texts(q, json_get_set(block, "content"), where, has_failed ? "Error: " : ""))
+        return false;
+    json_end_object(&q->w);
+    return true;
+}
+
+/* The texts of a user's blocks, in parts; nothing where there are none. */
+static bool claude_write_user_texts(struct claude *q, const struct json *content, const char *where)
+{
+    char at[64];
+    size_t n = 0;
+    for (size_t i = 0; i < content->n; i++)
+        n += !claude_is(&content->items[i], "tool_result");
+    if (n == 0 && content->n > 0)
+        return true;
+    json_begin_object(&q->w);
+    json_key(&q->w, "role");
+    json_str(&q->w, "user");
+    json_key(&q->w, "content");
+    json_begin_array(&q->w);
+    for (size_t i = 0; i < content->n; i++) {
+        if (claude_is(&content->items[i], "tool_result"))
+            continue;
+        snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
+        const struct json *s = claude_text(q, &content->items[i], at);
+        if (!s)
+            return false;
+        json_begin_object(&q->w);
+        json_key(&q->w, "type");
+        json_str(&q->w, "text");
+        json_key(&q->w, "text");
+        json_value(&q->w, s);
+        json_end_object(&q->w);
+    }
+    json_end_array(&q->w);
+    json_end_object(&q->w);
+    return true;
+}
+
+/* Results of tools come first, wherever they stand: they belong to the calls before them. */
+static bool claude_write_user(struct claude *q, const struct json *content, const char *where)
+{
+    char at[64];
+    for (size_t i = 0; i < content->n; i++) {
+        if (!claude_is(&content->items[i], "tool_result"))
+            continue;
+        snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
+        if (!claude_write_result(q, &content->items[i], at))
+            return false;
+    }
+    return claude_write_user_texts(q, content, where);
+}
+
+static bool claude_write_call(struct claude *q, const struct json *block, const char *where)
+{
+    const struct json *id = json_get(block, "id"), *name = json_get(block, "name");
+    const struct json *input = json_get_set(block, "input");
+    if (!json_is(id, JSON_TYPE_STRING) || !json_is(name, JSON_TYPE_STRING) ||
+        (input && !json_is(input, JSON_TYPE_OBJECT)))
+        return claude_refuse(q, where,
+                             "a tool_use needs an id, a name and an input that is an object");
+    json_begin_object(&q->w);
+    json_key(&q->w, "id");
+    json_value(&q->w, id);
+    json_key(&q->w, "type");
+    json_str(&q->w, "function");
+    json_key(&q->w, "function");
+    json_begin_object(&q->w);
+    json_key(&q->w, "name");
+    json_value(&q->w, name);
+    if (input) {
+        json_key(&q->w, "arguments");
+        json_value(&q->w, input);
+    }
+    json_end_object(&q->w);
+    json_end_object(&q->w);
+    return true;
+}
+
+/* What an assistant said, by kind of block: chat's message has one place for each. */
+struct claude_said {
+    struct buf text, thinking;
+    size_t n_texts, n_calls;
+};
+
+static bool claude_gather(struct claude *q, const struct json *content, const char *where,
+                          struct claude_said *said)
+{
+    char at[64];
+    for (size_t i = 0; i < content->n; i++) {
+        const struct json *block = &content->items[i], *thinking = json_get(block, "thinking");
+        snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
+        if (claude_is(block, "thinking") && json_is(thinking, JSON_TYPE_STRING)) {
+            buf_add(&said->thinking, thinking->text, thinking->len);
+        } else if (claude_is(block, "tool_use")) {
+            said->n_calls++;
+        } else if (!claude_is(block, "redacted_thinking")) { /* nobody here can read it */
+            const struct json *s = claude_text(q, block, at);
+            if (!s)
+                return false;
+            if (said->n_texts++ > 0)
+                buf_add_char(&said->text, '\n');
+            buf_add(&said->text, s->text, s->len);
+        }
+    }
+    return true;
+}
+
+static bool claude_write_said(struct claude *q, const struct json *content, const char *where,
+                              const struct claude_said *said)
+{
+    char at[64];
+    json_begin_object(&q->w);
+    json_key(&q->w, "role");
+    json_str(&q->w, "assistant");
+    if (said->thinking.len > 0) {
+        json_key(&q->w, "reasoning_content");
+        json_strn(&q->w, said->thinking.data, said->thinking.len);
+    }
+    json_key(&q->w, "content");
+    if (said->n_texts > 0 || said->n_calls == 0)
+        json_strn(&q->w, said->text.data, said->text.len);
+    else
+        json_null(&q->w);
+    if (said->n_calls > 0) {
+        json_key(&q->w, "tool_calls");
+        json_begin_array(&q->w);
+        for (size_t i = 0; i < content->n; i++) {
+            snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
+            if (claude_is(&content->items[i], "tool_use") &&
+                !claude_write_call(q, &content->items[i], at))
+                return false;
+        }
+        json_end_array(&q->w);
+    }
+    json_end_object(&q->w);
+    return true;
+}
+
+static bool claude_write_assistant(struct claude *q, const struct json *content, const char *where)
+{
+    struct claude_said said = { 0 };
+    buf_init(&said.text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    buf_init(&said.thinking, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    bool is_fine =
+        claude_gather(q, content, where, &said) && claude_write_said(q, content, where, &said);
+    buf_release(&said.text);
+    buf_release(&said.thinking);
+    return is_fine;
+}
+
+static bool claude_write_message(struct claude *q, const struct json *message, size_t i)
+{
+    const struct json *content = json_get(message, "content"), *role = json_get(message, "role");
+    char where[48];
+    snprintf(where, sizeof(where), "messages[%zu]", i);
+    if (!json_is(message, JSON_TYPE_OBJECT))
+        return claude_refuse(q, where, "must be an object");
+    bool is_user = json_str_eq(role, "user"), is_system = json_str_eq(role, "system");
+    if (!is_user && !is_system && !json_str_eq(role, "assistant"))
+        return claude_refuse(q, where, "role must be user or assistant");
+    snprintf(where, sizeof(where), "messages[%zu].content", i);
+    if (json_is(content, JSON_TYPE_ARRAY) && !is_system)
+        return is_user ? claude_write_user(q, content, where)
+                       : claude_write_assistant(q, content, where);
+    if (!content || json_is(content, JSON_TYPE_NULL))
+        return claude_refuse(q, where, "is missing: it must be a string or an array of blocks");
+    json_begin_object(&q->w);
+    json_key(&q->w, "role");
+    json_value(&q->w, role);
+    json_key(&q->w, "content");
+    if (!claude_write_texts(q, content, where, ""))
+        return false;
+    json_end_object(&q->w);
+    return true;
+}
+
+static bool claude_write_messages(struct claude *q)
+{
+    const struct json *messages = json_get_set(q->body, "messages");
+    if (!json_is(messages, JSON_TYPE_ARRAY) || messages->n == 0)
+        return claude_refuse(q, "messages", "must be a non-empty array");
+    json_key(&q->w, "messages");
+    json_begin_array(&q->w);
+    if (!claude_write_system(q))
+        return false;
+    for (size_t i = 0; i < messages->n; i++)
+        if (!claude_write_message(q, &messages->items[i], i))
+            return false;
+    json_end_array(&q->w);
+    return true;
+}
+
+/* --- tools --- */
+
+static bool claude_write_tool(struct claude *q, const struct json *tool, size_t i)
+{
+    static const char *const members[][2] = { { "name", "name" },
+                                              { "description", "description" },
+                                              { "parameters", "input_schema" },
+                                              { "strict", "strict" } };
+    const struct json *schema = json_get_set(tool, "input_schema"),
+                      *type = json_get_set(tool, "type");
+    char where[48];
+    snprintf(where, sizeof(where), "tools[%zu]", i);
+    if (!json_is(tool, JSON_TYPE_OBJECT))
+        return claude_refuse(q, where, "must be an object");
+    if (type &&
+        !json_str_eq(
+            type,
+            "custom")) { /* runs on the server of that API, or has a schema known there alone */
+        snprintf(where, sizeof(where), "tools.%.40s", claude_show(type));
+        fields_ignore(q->ignored, where, strlen(where));
+        return true;
+    }
+    if (!json_is(json_get(tool, "name"), JSON_TYPE_STRING) || !json_is(schema, JSON_TYPE_OBJECT))
+        return claude_refuse(q, where, "needs a name and an input_schema that is an object");
+    json_begin_object(&q->w);
+    json_key(&q->w, "type");
+    json_str(&q->w, "function");
+    json_key(&q->w, "function");
+    json_begin_object(&q->w);
+    for (size_t k = 0; k < ARRAY_LEN(members); k++) {
+        const struct json *v = json_get_set(tool, members[k][1]);
+        if (!v)
+            continue;
+        json_key(&q->w, members[k][0]);
+        json_value(&q->w, v);
+    }
+    json_end_object(&q->w);
+    json_end_object(&q->w);
+    return true;
+}
+
+static bool claude_write_tool_choice(struct claude *q)
+{
+    static const char *const kinds[][2] = { { "auto", "auto" },
+                                            { "any", "required" },
+                                            { "none", "none" } };
+    const struct json *v = json_get_set(q->body, "tool_choice"), *name = json_get(v, "name");
+    const struct json *alone = json_get_set(v, "disable_parallel_tool_use");
+    if (!v)
+        return true;
+    if (alone && !json_is(alone, JSON_TYPE_BOOL))
+        return claude_refuse(q, "tool_choice", "disable_parallel_tool_use must be true or false");
+    if (alone && alone->boolean) {
+        json_key(&q->w, "parallel_tool_calls");
+        json_bool(&q->w, false);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (claude_is(v, kinds[i][0])) {
+            json_key(&q->w, "tool_choice");
+            json_str(&q->w, kinds[i][1]);
+            return true;
+        }
+    if (!claude_is(v, "tool") || !json_is(name, JSON_TYPE_STRING))
+        return claude_refuse(q, "tool_choice",
+                             "must be an object of type auto, any, none, or tool with a name");
+    json_key(&q->w, "tool_choice");
+    json_begin_object(&q->w);
+    json_key(&q->w, "type");
+    json_str(&q->w, "function");
+    json_key(&q->w, "function");
+    json_begin_object(&q->w);
+    json_key(&q->w, "name");
+    json_value(&q->w, name);
+    json_end_object(&q->w);
+    json_end_object(&q->w);
+    return true;
+}
+
+static bool claude_write_tools(struct claude *q)
+{
+    const struct json *tools = json_get_set(q->body, "tools");
+    if (tools && !json_is(tools, JSON_TYPE_ARRAY))
+        return claude_refuse(q, "tools", "must be an array");
+    if (tools) {
+        json_key(&q->w, "tools");
+        json_begin_array(&q->w);
+        for (size_t i = 0; i < tools->n; i++)
+            if (!claude_write_tool(q, &tools->items[i], i))
+                return false;
+        json_end_array(&q->w);
+    }
+    return claude_write_tool_choice(q);
+}
+
+/* --- the rest --- */
+
+/* Fields that chat has under the same name, or under another one. */
+static void claude_write_fields(struct claude *q)
+{
+    static const char *const names[][2] = {
+        { "model", "model" },
+        { "stream", "stream" },
+        { "max_tokens", "max_tokens" },
+        { "stop_sequences", "stop" },
+        { "temperature", "temperature" },
+        { "top_p", "top_p" },
+        { "top_k", "top_k" },
+        { "min_p", "min_p" },
+        { "typical_p", "typical_p" },
+        { "xtc_probability", "xtc_probability" },
+        { "xtc_threshold", "xtc_threshold" },
+        { "repetition_penalty", "repetition_penalty" },
+        { "repeat_penalty", "repeat_penalty" },
+        { "repeat_last_n", "repeat_last_n" },
+        { "presence_penalty", "presence_penalty" },
+        { "frequency_penalty", "frequency_penalty" },
+        { "seed", "seed" },
+        { "logit_bias", "logit_bias" },
+        { "ignore_eos", "ignore_eos" },
+        { "priority", "priority" },
+        { "deadline_ms", "deadline_ms" },
+        { "thinking", "thinking" },
+        { "thinking_budget", "thinking_budget" },
+        { "chat_template_kwargs", "chat_template_kwargs" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const struct json *v = json_get_set(q->body, names[i][0]);
+        if (!v)
+            continue;
+        json_key(&q->w, names[i][1]);
+        json_value(&q->w, v);
+    }
+}
+
+/* The chat request, as JSON in out. */
+static bool claude_write(struct claude *q, struct buf *out)
+{
+    json_writer_init(&q->w, out);
+    json_begin_object(&q->w);
+    claude_write_fields(q);
+    if (!claude_write_messages(q) || !claude_write_tools(q))
+        return false;
+    json_end_object(&q->w);
+    return true;
+}
+
+/* As this API calls them. */
+static void claude_rename(struct api_error *e)
+{
+    if (strcmp(e->param, "stop") == 0)
+        snprintf(e->param, sizeof(e->param), "stop_sequences");
+}
+
+/* Parse the chat request that q writes. False: q->e. */
+static bool claude_make(struct claude *q, struct json_doc *doc)
+{
+    struct buf text;
+    struct err err;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    bool is_fine = claude_write(q, &text);
+    if (is_fine && (buf_check(&text, "messages", &err) != ERR_OK ||
+                    json_parse(doc, text.data, text.len, LIMIT_JSON_VALUES, &err) != ERR_OK))
+        is_fine = api_error_set(q->e, 400, NULL, "messages", "%s", err.text);
+    buf_release(&text);
+    return is_fine;
+}
+
+void prepare_messages(const struct prepare_context *ctx, const struct prepare_input *in,
+                      const struct json *body, struct prepared *p)
+{
+    char ignored[LIMIT_IGNORED_BYTES];
+    struct claude q = { .ctx = ctx, .body = body, .ignored = ignored, .e = &p->error };
+    struct json_doc doc = { 0 };
+    struct fields fields;
+    bool is_fine = fields_read(body, FIELDS_ROUTE_MESSAGES, &fields, ignored, &p->error);
+    if (is_fine && fields.max_tokens == FIELDS_UNSET)
+        is_fine = claude_refuse(&q, "max_tokens", "is missing: this API asks for it");
+    if (is_fine && claude_make(&q, &doc)) {
+        p->kind = PREPARE_CHAT;
+        prepare_generation(ctx, in, &doc.root, p);
+        p->kind = PREPARE_MESSAGES;
+        claude_rename(&p->error);
+        fields_ignore_list(ignored, p->ignored); /* chat's own notes */
+        memcpy(p->ignored, ignored, sizeof(ignored));
+    }
+    json_doc_release(&doc);
+}
+
+/* The same prompt as that of the generation; but one that is too long is counted, so that a client knows by how much. */
+static bool claude_count(const struct prepare_context *ctx, const struct json *chat,
+                         struct token_list *ids, struct prepared *p)
+{
+    struct prepare_generation g = { .ctx = ctx, .body = chat, .p = p };
+    return fields_read(chat, FIELDS_ROUTE_CHAT, &g.fields, p->ignored, &p->error) &&
+           prepare_answer(&g, &p->error) &&
+           prepare_chat_prompt(ctx, chat, g.thinks, true, ids, NULL, &p->error);
+}
+
+void prepare_count_tokens(const struct prepare_context *ctx, const struct json *body,
+                          struct prepared *p)
+{
+    char ignored[LIMIT_IGNORED_BYTES];
+    struct claude q = { .ctx = ctx, .body = body, .ignored = ignored, .e = &p->error };
+    struct json_doc doc = { 0 };
+    struct fields fields;
+    struct token_list ids;
+    token_list_init(&ids, prepare_max_tokens(ctx));
+    if (fields_read(body, FIELDS_ROUTE_MESSAGES, &fields, ignored, &p->error) &&
+        claude_make(&q, &doc) && claude_count(ctx, &doc.root, &ids, p)) {
+        struct json_writer w;
+        json_writer_init(&w, &p->reply);
+        json_begin_object(&w);
+        json_key(&w, "input_tokens");
+        json_int(&w, ids.n);
+        json_end_object(&w);
+    }
+    claude_rename(&p->error);
+    token_list_release(&ids);
+    json_doc_release(&doc);
+}
