@@ -25,8 +25,8 @@ void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config)
     memset(t, 0, sizeof(*t));
     for (size_t i = 0; i < ARRAY_LEN(t->bytes); i++)
         t->bytes[i] = (struct engine_bytes){ "x", 1 };
-    tiny_engine_must(cpu_backend_open(&(struct cpu_options){ .threads = 1 }, &t->be, &err),
-                     config->file, &err);
+    struct cpu_options co = { .threads = config->threads ? config->threads : 1 };
+    tiny_engine_must(cpu_backend_open(&co, &t->be, &err), config->file, &err);
     tiny_engine_must(weights_open(config->file, &t->weights, &err), config->file, &err);
     struct model_load_options mo = { .weights = t->weights, .be = t->be };
     tiny_engine_must(model_load(&mo, &t->model, &err), config->file, &err);

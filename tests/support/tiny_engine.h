@@ -1,4 +1,4 @@
-/* tiny_engine.h - the real engine on a checkpoint of tests/golden/tiny, on the fast backend, one thread. Failures abort with the text. */
+/* tiny_engine.h - the real engine on a checkpoint of tests/golden/tiny, on the fast backend. Failures abort with the text. */
 #ifndef PLUMB_TESTS_SUPPORT_TINY_ENGINE_H
 #define PLUMB_TESTS_SUPPORT_TINY_ENGINE_H
 
@@ -19,6 +19,7 @@ struct tiny_config {
     const char *file;
     int32_t n_ctx, max_rows, max_step_rows;
     int64_t kv_bytes;
+    int threads; /* 0 = 1 */
 };
 
 void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config);

@@ -18,7 +18,9 @@ static const int32_t prompt[] = { 10, 20, 30, 40, 50, 60, 70, 80, 90, 100 };
 static void lab_open(struct tiny_engine *lab, const char *file, int32_t n_ctx, int32_t max_rows,
                      int64_t kv_bytes)
 {
-    tiny_engine_open(lab, &(struct tiny_config){ file, n_ctx, max_rows, 0, kv_bytes });
+    tiny_engine_open(
+        lab, &(struct tiny_config){
+                 .file = file, .n_ctx = n_ctx, .max_rows = max_rows, .kv_bytes = kv_bytes });
 }
 
 static struct engine_request request(int32_t n_prompt, int32_t max_tokens)

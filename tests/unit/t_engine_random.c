@@ -69,7 +69,9 @@ static void world_open(struct world *w, const char *file, uint32_t seed)
     memset(w, 0, sizeof(*w));
     w->seed = seed;
     world_kinds(w);
-    struct tiny_config config = { file, N_CTX, ROWS, 40, 0 };
+    struct tiny_config config = {
+        .file = file, .n_ctx = N_CTX, .max_rows = ROWS, .max_step_rows = 40
+    };
     tiny_engine_open(&w->t, &config);
     for (int i = 0; i < KINDS; i++)
         answer_run(&w->t, &w->kinds[i].req, &w->kinds[i].want);

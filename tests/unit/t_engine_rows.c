@@ -20,7 +20,7 @@ static void a_row_has_no_memory_until_it_grows(void **state)
     struct tiny_engine t;
     struct engine_usage u;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 2, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[1], .n_ctx = N_CTX, .max_rows = 2 });
     t.engine->ops->usage(t.engine, &u);
     assert_int_equal(u.n_groups, 2);
     assert_string_equal(u.groups[0].name, "full");
@@ -60,10 +60,13 @@ static void a_promise_that_cannot_be_kept_changes_nothing(void **state)
     struct tiny_engine t;
     struct err err;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 4, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[1], .n_ctx = N_CTX, .max_rows = 4 });
     int64_t bytes = tiny_engine_page_bytes(&t, 0), window = tiny_engine_page_bytes(&t, 1);
     tiny_engine_close(&t);
-    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 4, 0, bytes * 9 + window * 8 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[1],
+                                                .n_ctx = N_CTX,
+                                                .max_rows = 4,
+                                                .kv_bytes = bytes * 9 + window * 8 });
     struct engine_request req = request(ids, 200, 100);
     row_id rows[4];
     int n = 0;
@@ -92,7 +95,7 @@ static void whole_pages_are_shared_and_the_tail_is_copied(void **state)
     int32_t ids[PROMPT_MAX];
     struct tiny_engine t;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 4, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 4 });
     struct engine_request req = request(ids, 200, 10);
     row_id a = open_row(&t, &req);
     grow(&t, a, 200);
@@ -125,10 +128,12 @@ static void without_a_page_for_the_tail_less_is_shared(void **state)
     int32_t ids[PROMPT_MAX];
     struct tiny_engine t;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 4, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 4 });
     int64_t bytes = tiny_engine_page_bytes(&t, 0);
     tiny_engine_close(&t);
-    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 4, 0, bytes * 6 });
+    tiny_engine_open(&t,
+                     &(struct tiny_config){
+                         .file = files[0], .n_ctx = N_CTX, .max_rows = 4, .kv_bytes = bytes * 6 });
     struct engine_request req = request(ids, 200, 10), small = request(ids, 150, 10);
     row_id a = open_row(&t, &req), hog = open_row(&t, &small), b = open_row(&t, &req);
     grow(&t, a, 200);
@@ -155,7 +160,7 @@ static void a_window_that_moved_on_shares_only_its_end(void **state)
     struct tiny_engine t;
     prompt_fill(a_ids, PROMPT_MAX, 130, 1);
     prompt_fill(b_ids, PROMPT_MAX, 130, 2);
-    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 4, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[1], .n_ctx = N_CTX, .max_rows = 4 });
     int32_t window = t.model->window;
     assert_in_range(window, 1, 63);
     struct engine_request ra = request(a_ids, 250, 10), rb = request(b_ids, 250, 10);
@@ -189,7 +194,7 @@ static void a_shared_page_is_not_cut(void **state)
     struct runner *r;
     struct err err;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[0], N_CTX, 1, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 1 });
     struct runner_options o = { .model = t.model,
                                 .n_ctx = 200,
                                 .max_seqs = 2,
@@ -224,7 +229,8 @@ static void given_up_memory_changes_no_answer(void **state)
     const struct engine_bytes stops[] = { { "xxxxxxxxxxxxxxxxxxxxxxxx", 24 }, { "yy", 2 } };
     prompt_fill(ids, PROMPT_MAX, 0, 1);
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
-        tiny_engine_open(&t, &(struct tiny_config){ files[f], N_CTX, 2, 0, 0 });
+        tiny_engine_open(&t,
+                         &(struct tiny_config){ .file = files[f], .n_ctx = N_CTX, .max_rows = 2 });
         struct engine_request req = request(ids, 90, 35);
         req.sample.temperature = 1;
         req.sample.seed = 5;
@@ -302,7 +308,8 @@ static void scores_are_the_plain_log_softmax(void **state)
     struct err err;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
-        tiny_engine_open(&t, &(struct tiny_config){ files[f], N_CTX, 2, 0, 0 });
+        tiny_engine_open(&t,
+                         &(struct tiny_config){ .file = files[f], .n_ctx = N_CTX, .max_rows = 2 });
         int32_t v = t.engine->info.n_vocab;
         float *logits = mem_alloc(MEM_CAT_BASE, (size_t)v * N * sizeof(float));
         logits_of(&t, ids, N, logits);
@@ -348,7 +355,9 @@ static void scores_do_not_depend_on_the_cut(void **state)
     struct tiny_engine t;
     struct err err;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[1], N_CTX, 3, 64, 0 });
+    tiny_engine_open(&t,
+                     &(struct tiny_config){
+                         .file = files[1], .n_ctx = N_CTX, .max_rows = 3, .max_step_rows = 64 });
     struct engine_request req = request(ids, N, 0), other = request(ids, 20, 30);
     req.prompt_scores = want;
     req.n_score_top = 2;
@@ -401,7 +410,9 @@ static void a_signal_counts_the_last_log_softmax(void **state)
     struct err err;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
-        tiny_engine_open(&t, &(struct tiny_config){ files[f], N, 2, 0, 0 }); /* fills the context */
+        tiny_engine_open(&t, &(struct tiny_config){ .file = files[f],
+                                                    .n_ctx = N,
+                                                    .max_rows = 2 }); /* fills the context */
         int32_t v = t.engine->info.n_vocab;
         float *logits = mem_alloc(MEM_CAT_BASE, (size_t)v * N * sizeof(float));
         logits_of(&t, ids, N, logits);
@@ -440,7 +451,7 @@ static void odd_wishes_are_refused(void **state)
     struct engine_token scores[10];
     struct tiny_engine t;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
-    tiny_engine_open(&t, &(struct tiny_config){ files[0], 50, 2, 0, 0 });
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0], .n_ctx = 50, .max_rows = 2 });
     const struct engine_signal bad[] = {
         { -1, -1, bins },       { ENGINE_SIGNAL_BINS_MAX + 1, -1, bins },
         { 1, 0, bins },         { 1, 1, bins },
