@@ -99,23 +99,36 @@ static bool attn_quantise(struct kvq_group *out, const float *x, const uint16_t 
 #define KVQ_REGS 4
 #endif
 
+/* n f16 numbers to f32. */
+V_INLINE void widen_f16(float *y, const uint16_t *x, int n)
+{
+    int i = 0;
+    for (; i + NV <= n; i += NV)
+        nv_store(y + i, nv_load_f16(x + i));
+    for (; i < n; i++)
+        y[i] = f16_to_f32(x[i]);
+}
+
 /* What a pass over a group's rows of K needs of its positions. */
 struct kvq_lanes {
     nv s[KVQ_REGS], b[KVQ_REGS], u[KVQ_REGS];
 };
 
-/* One row: dimension with the given base, KVQ_REGS registers of positions. */
-V_INLINE void unpack_key(float *y, const nv *codes, const struct kvq_lanes *l, uint16_t base)
+/* One row: dimension with the given base, KVQ_REGS registers of positions. Without a relative position the base adds a zero to
+ * numbers that are never -0: left out. */
+V_INLINE void unpack_key(float *y, const nv *codes, const struct kvq_lanes *l, float base,
+                         const bool is_relative)
 {
-    nv c = nv_set1(f16_to_f32(base));
 #pragma GCC unroll 16
-    for (int k = 0; k < KVQ_REGS; k++)
-        nv_store(y + NV * k, nv_fma(l->u[k], c, nv_fma(codes[k], l->s[k], l->b[k])));
+    for (int k = 0; k < KVQ_REGS; k++) {
+        nv x = nv_fma(codes[k], l->s[k], l->b[k]);
+        nv_store(y + NV * k, is_relative ? nv_fma(l->u[k], nv_set1(base), x) : x);
+    }
 }
 
 /* Rows of a group of n dimensions at KVQ_REGS registers of positions. */
-V_INLINE void unpack_keys(float *y, const uint8_t *codes, const uint16_t *base, int n,
-                          enum dtype type, const struct kvq_lanes *l)
+V_INLINE void unpack_keys(float *y, const uint8_t *codes, const float *base, int n, enum dtype type,
+                          const struct kvq_lanes *l, const bool is_relative)
 {
     nv c[KVQ_REGS], h[KVQ_REGS];
     int half = (n + 1) / 2;
@@ -124,7 +137,7 @@ V_INLINE void unpack_keys(float *y, const uint8_t *codes, const uint16_t *base, 
 #pragma GCC unroll 16
             for (int k = 0; k < KVQ_REGS; k++)
                 c[k] = nv_load_u8(codes + i * P + NV * k);
-            unpack_key(y + i * P, c, l, base[i]);
+            unpack_key(y + i * P, c, l, base[i], is_relative);
         }
         return;
     }
@@ -132,44 +145,50 @@ V_INLINE void unpack_keys(float *y, const uint8_t *codes, const uint16_t *base, 
 #pragma GCC unroll 16
         for (int k = 0; k < KVQ_REGS; k++)
             nv_load_u4(codes + i * P + NV * k, &c[k], &h[k]);
-        unpack_key(y + i * P, c, l, base[i]);
+        unpack_key(y + i * P, c, l, base[i], is_relative);
         if (half + i < n)
-            unpack_key(y + (half + i) * P, h, l, base[half + i]);
+            unpack_key(y + (half + i) * P, h, l, base[half + i], is_relative);
     }
 }
 
 static void attn_unpack_k(float *y, const struct kvq_part *part, int head_dim, enum dtype type)
 {
-    float use[P];
+    float use[P], base[KVQ_GROUP];
     for (int g = 0; g < kvq_groups(head_dim); g++) {
         const uint8_t *codes = part->codes + kvq_code_bytes(type, g * KVQ_GROUP) * P;
-        for (int j = 0; j < P; j++)
-            use[j] = (float)(part->relative[g] >> j & 1);
+        const uint64_t relative = part->relative[g];
+        int n = kvq_group_len(head_dim, g);
+        widen_f16(base, part->base + g * KVQ_GROUP, n);
+        for (int j = 0; relative && j < P; j++)
+            use[j] = (float)(relative >> j & 1);
         for (int j = 0; j < P; j += KVQ_REGS * NV) {
             struct kvq_lanes l;
+            float *to = y + g * KVQ_GROUP * P + j;
 #pragma GCC unroll 16
             for (int k = 0; k < KVQ_REGS; k++) {
                 l.s[k] = nv_load_f16(part->scales + g * P + j + NV * k);
                 l.b[k] = nv_load_f16(part->biases + g * P + j + NV * k);
-                l.u[k] = nv_load(use + j + NV * k);
+                l.u[k] = relative ? nv_load(use + j + NV * k) : nv_set1(0);
             }
-            unpack_keys(y + g * KVQ_GROUP * P + j, codes + j, part->base + g * KVQ_GROUP,
-                        kvq_group_len(head_dim, g), type, &l);
+            if (relative)
+                unpack_keys(to, codes + j, base, n, type, &l, true);
+            else
+                unpack_keys(to, codes + j, base, n, type, &l, false);
         }
     }
 }
 
 /* One group of one position of V. */
-V_INLINE void unpack_group(float *y, const uint8_t *codes, int n, enum dtype type, uint16_t scale,
-                           uint16_t bias)
+V_INLINE void unpack_group(float *y, const uint8_t *codes, int n, enum dtype type, float scale,
+                           float bias)
 {
-    nv s = nv_set1(f16_to_f32(scale)), b = nv_set1(f16_to_f32(bias));
+    nv s = nv_set1(scale), b = nv_set1(bias);
     int half = (n + 1) / 2, i = 0;
     if (type == DTYPE_KV_Q8) {
         for (; i + NV <= n; i += NV)
             nv_store(y + i, nv_fma(nv_load_u8(codes + i), s, b));
         for (; i < n; i++)
-            y[i] = kvq_value(codes[i], scale, bias);
+            y[i] = fmaf((float)codes[i], scale, bias);
         return;
     }
     for (; i + NV <= n - half; i += NV) {
@@ -179,24 +198,32 @@ V_INLINE void unpack_group(float *y, const uint8_t *codes, int n, enum dtype typ
         nv_store(y + half + i, nv_fma(h, s, b));
     }
     for (; i < half; i++) {
-        y[i] = kvq_value(codes[i] & 15, scale, bias);
+        y[i] = fmaf((float)(codes[i] & 15), scale, bias);
         if (half + i < n)
-            y[half + i] = kvq_value(codes[i] >> 4, scale, bias);
+            y[half + i] = fmaf((float)(codes[i] >> 4), scale, bias);
     }
 }
 
 static void attn_unpack_v(float *y, const struct kvq_part *part, int head_dim, enum dtype type)
 {
-    for (int j = 0; j < P; j++) {
-        for (int g = 0; g < kvq_groups(head_dim); g++) {
-            int d = g * KVQ_GROUP;
-            const uint8_t *codes = part->codes + j * part->row + kvq_code_bytes(type, d);
-            uint16_t s = part->scales[g * P + j], b = part->biases[g * P + j];
-            if (head_dim - d >= KVQ_GROUP)
-                unpack_group(y + j * head_dim + d, codes, KVQ_GROUP, type, s, b);
-            else
-                unpack_group(y + j * head_dim + d, codes, head_dim - d, type, s, b);
-        }
+    float s[P], b[P];
+    for (int g = 0; g < kvq_groups(head_dim); g++) {
+        int d = g * KVQ_GROUP, n = kvq_group_len(head_dim, g);
+        const uint8_t *codes = part->codes + kvq_code_bytes(type, d);
+        float *to = y + d;
+        widen_f16(s, part->scales + g * P, P);
+        widen_f16(b, part->biases + g * P, P);
+        if (n == KVQ_GROUP && type == DTYPE_KV_Q8)
+            for (int j = 0; j < P; j++)
+                unpack_group(to + j * head_dim, codes + j * part->row, KVQ_GROUP, DTYPE_KV_Q8, s[j],
+                             b[j]);
+        else if (n == KVQ_GROUP)
+            for (int j = 0; j < P; j++)
+                unpack_group(to + j * head_dim, codes + j * part->row, KVQ_GROUP, DTYPE_KV_Q4, s[j],
+                             b[j]);
+        else
+            for (int j = 0; j < P; j++)
+                unpack_group(to + j * head_dim, codes + j * part->row, n, type, s[j], b[j]);
     }
 }
 
