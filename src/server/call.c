@@ -137,7 +137,7 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
     job->seed = server_random();
     job->trace = call->track;
     http_take_body(c, &job->body);
-    if (kind == PREPARE_RESPONSES) {
+    if (kind == PREPARE_RESPONSES || kind == PREPARE_INPUT_TOKENS) {
         guard_who(head, http_peer(c), call->who);
         snprintf(job->id, sizeof(job->id), "resp_%016llx%016llx",
                  (unsigned long long)server_random(), (unsigned long long)server_random());

@@ -310,12 +310,19 @@ struct prepared *prepare_new(enum prepare_kind kind)
     return p;
 }
 
+/* A response that is made, or (INPUT_TOKENS) counted. Takes p's place. */
 static struct prepared *prepare_responses_of(const struct prepare_context *ctx,
                                              const struct prepare_input *in,
                                              const struct json *body, struct prepared *p)
 {
-    prepare_free(p);
-    return prepare_responses(ctx, in, body);
+    struct prepared *full = prepare_responses(ctx, in, body);
+    bool is_counted = in->kind == PREPARE_INPUT_TOKENS && full->error.status == 0 &&
+                      !full->response->needs_history;
+    if (is_counted)
+        buf_printf(&p->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%lld}",
+                   (long long)full->prompt_tokens);
+    prepare_free(is_counted ? full : p);
+    return is_counted ? p : full;
 }
 
 struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in)
@@ -326,7 +333,7 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
     int64_t start_us = clock_us();
     if (!is_fine)
         ; /* p->error says why */
-    else if (in->kind == PREPARE_RESPONSES)
+    else if (in->kind == PREPARE_RESPONSES || in->kind == PREPARE_INPUT_TOKENS)
         p = prepare_responses_of(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_RESPONSE_ITEMS)
         prepare_response_items(in, &doc.root, p);

@@ -21,6 +21,7 @@ enum prepare_kind {
     PREPARE_TOKENIZE,
     PREPARE_DETOKENIZE,
     PREPARE_APPLY_TEMPLATE,
+    PREPARE_INPUT_TOKENS,   /* as RESPONSES, but only counted */
     PREPARE_RESPONSE_ITEMS, /* the body is a kept input, `list` says what of it */
 };
 

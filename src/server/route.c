@@ -170,6 +170,7 @@ static const struct route routes[] = {
     { "/completions", HTTP_METHOD_POST, .kind = PREPARE_COMPLETIONS },
     { "/v1/responses", HTTP_METHOD_POST, .kind = PREPARE_RESPONSES },
     { "/responses", HTTP_METHOD_POST, .kind = PREPARE_RESPONSES },
+    { "/v1/responses/input_tokens", HTTP_METHOD_POST, .kind = PREPARE_INPUT_TOKENS },
     { "/v1/responses/", HTTP_METHOD_GET, .later = call_response_ask, .is_prefix = true },
     { "/v1/responses/", HTTP_METHOD_POST, .later = call_response_ask, .is_prefix = true },
     { "/v1/responses/", HTTP_METHOD_DELETE, .later = call_response_ask, .is_prefix = true },

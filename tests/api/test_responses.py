@@ -128,7 +128,7 @@ def test_client_chain(client):
 
 def test_client_background(client, server):
     r = client.responses.create(model="any", input="!count 30", background=True)
-    assert r.status == "queued" and r.output == []
+    assert r.background and r.status in ("queued", "in_progress", "completed")
     value = wait_for(server, r.id, "completed", headers={"Authorization": "Bearer x"})
     assert text_of(value) == "0123456789" * 3
     done = client.responses.cancel(r.id)
@@ -368,6 +368,15 @@ def test_too_long(server):
     assert status == 200 and 6000 < r["usage"]["input_tokens"] < 8192, r
     status, r = make(server, "x" * 9000, truncation="auto")
     assert status == 400 and r["error"]["code"] == "context_length_exceeded"
+
+
+def test_tokens_are_counted(client):
+    one = client.responses.create(model="any", input="first", instructions="be brief")
+    for how in ({"input": "Hi"}, {"input": "Hi", "instructions": "x", "previous_response_id": one.id}):
+        n = client.responses.input_tokens.count(model="any", **how).input_tokens
+        assert n == client.responses.create(model="any", max_output_tokens=1, **how).usage.input_tokens
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_tokens.count(model="any", input="Hi", previous_response_id="resp_x")
 
 
 # --- what is kept ---

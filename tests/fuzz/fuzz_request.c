@@ -117,7 +117,7 @@ static void check_kind(enum prepare_kind kind, const uint8_t *data, size_t size,
     struct prepared *p = prepare_request(&ctx, &in);
     if (p->error.status != 0)
         check_error(&p->error);
-    else if (kind == PREPARE_RESPONSES)
+    else if (p->response)
         check_response(p);
     else if (kind <= PREPARE_SIGNAL || kind == PREPARE_MESSAGES)
         check_generation(p);
