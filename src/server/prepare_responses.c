@@ -289,6 +289,8 @@ static void responses_options(const struct responses *q, struct json_writer *w)
         "priority",
         "deadline_ms",
         "parallel_tool_calls",
+        "thinking",
+        "thinking_budget",
     };
     for (size_t i = 0; i < ARRAY_LEN(same); i++)
         prepare_responses_copy(w, q->body, same[i]);

@@ -13,7 +13,7 @@
 struct response *response_new(const char *id, unsigned flags)
 {
     struct response *r = mem_alloc(MEM_CAT_SERVER, sizeof(*r));
-    struct buf *const bufs[] = { &r->frame, &r->input, &r->custom, &r->log, &r->custom_arguments };
+    struct buf *const bufs[] = { &r->frame, &r->input, &r->custom, &r->log, &r->arguments };
     r->n_refs = 1;
     snprintf(r->id, sizeof(r->id), "%s", id);
     for (size_t i = 0; i < ARRAY_LEN(bufs); i++)
@@ -36,7 +36,7 @@ void response_unref(struct response *r)
     buf_release(&r->input);
     buf_release(&r->custom);
     buf_release(&r->log);
-    buf_release(&r->custom_arguments);
+    buf_release(&r->arguments);
     mem_free(MEM_CAT_SERVER, r);
 }
 
@@ -52,7 +52,7 @@ bool response_is_over(const struct response *r)
 
 bool response_has_failed(const struct response *r)
 {
-    return r->log.failed || r->frame.failed || r->input.failed || r->custom_arguments.failed;
+    return r->log.failed || r->frame.failed || r->input.failed || r->arguments.failed;
 }
 
 /* --- records --- */
@@ -171,10 +171,10 @@ static void response_add_unescaped(struct response *r, const char *text, size_t 
     buf_release(&quoted);
 }
 
-/* custom_arguments: what of the arguments is not yet logged; its first byte is within the string once has_custom_text is set. */
+/* The first byte that is not logged is within the string once has_custom_text is set. */
 static void response_add_custom(struct response *r, const char *text, size_t n)
 {
-    struct buf *b = &r->custom_arguments;
+    struct buf *b = &r->arguments;
     bool is_end;
     buf_add(b, text, n);
     if (!r->has_custom_text) {
@@ -194,19 +194,30 @@ static void response_add_custom(struct response *r, const char *text, size_t n)
 }
 
 /* Arguments of another shape: the one string in them, else all of them as they stand. */
-static void response_end_custom(struct response *r)
+static void response_end_custom(struct response *r, const struct json *arguments)
 {
-    struct json_doc doc = { 0 };
-    const struct buf *b = &r->custom_arguments;
-    if (r->has_custom_text)
-        return;
-    if (json_parse(&doc, b->data, b->len, LIMIT_REPLY_BYTES, NULL) == ERR_OK &&
-        json_is(&doc.root, JSON_TYPE_OBJECT) && doc.root.n == 1 &&
-        json_is(&doc.root.members[0].value, JSON_TYPE_STRING))
-        response_add(r, RESPONSE_RECORD_ARGUMENTS, doc.root.members[0].value.text,
-                     doc.root.members[0].value.len);
+    const struct buf *b = &r->arguments;
+    if (json_is(arguments, JSON_TYPE_OBJECT) && arguments->n == 1 &&
+        json_is(&arguments->members[0].value, JSON_TYPE_STRING))
+        response_add(r, RESPONSE_RECORD_ARGUMENTS, arguments->members[0].value.text,
+                     arguments->members[0].value.len);
     else
         response_add(r, RESPONSE_RECORD_ARGUMENTS, b->data, b->len);
+}
+
+/* Whether its arguments are whole decides: an answer that was cut ends its calls, too. */
+static void response_end_call(struct response *r)
+{
+    struct json_doc doc = { 0 };
+    bool is_whole =
+        json_parse(&doc, r->arguments.data, r->arguments.len, LIMIT_REPLY_BYTES, NULL) == ERR_OK;
+    if (r->is_custom && r->has_custom_text)
+        is_whole = !r->is_in_custom;
+    else if (r->is_custom)
+        response_end_custom(r, &doc.root);
+    if (is_whole)
+        response_add(r, RESPONSE_RECORD_END, "", 0);
+    r->is_custom = false;
     json_doc_release(&doc);
 }
 
@@ -229,7 +240,7 @@ static void response_begin_call(struct response *r, const struct part *p)
     response_add(r, is_custom ? RESPONSE_RECORD_CUSTOM : RESPONSE_RECORD_FUNCTION, text.data,
                  text.len);
     buf_release(&text);
-    buf_reset(&r->custom_arguments);
+    buf_reset(&r->arguments);
     r->is_custom = r->is_in_custom = is_custom;
     r->has_custom_text = false;
 }
@@ -251,16 +262,15 @@ void response_add_part(struct response *r, const struct part *p, const struct bu
         response_begin_call(r, p);
         break;
     case PART_CALL_ARGUMENTS:
-        if (r->is_custom)
+        if (r->is_custom) {
             response_add_custom(r, p->text, p->n);
-        else
+        } else {
+            buf_add(&r->arguments, p->text, p->n);
             response_add(r, RESPONSE_RECORD_ARGUMENTS, p->text, p->n);
+        }
         break;
     case PART_CALL_END:
-        if (r->is_custom)
-            response_end_custom(r);
-        r->is_custom = false;
-        response_add(r, RESPONSE_RECORD_END, "", 0);
+        response_end_call(r);
         break;
     }
 }

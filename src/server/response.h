@@ -49,7 +49,7 @@ struct response {
     bool is_custom;       /* its tool is a custom one */
     bool is_in_custom;    /* the string that is its input has not ended */
     bool has_custom_text; /* ... and has begun */
-    struct buf custom_arguments;
+    struct buf arguments; /* a function's so far; of a custom tool, what is not logged yet */
 };
 
 /* Empty, with one reference. */

@@ -1,5 +1,7 @@
 """The Responses API over real models with the official client."""
 
+import json
+
 import openai
 import pytest
 from fetched import fetched_model
@@ -20,6 +22,12 @@ def client_of(server):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     with serve("smollm2", tmp_path_factory.mktemp("state")) as s:
+        yield s
+
+
+@pytest.fixture(scope="module")
+def coder(tmp_path_factory):
+    with serve("qwen2.5-coder-0.5b", tmp_path_factory.mktemp("state")) as s:
         yield s
 
 
@@ -78,3 +86,50 @@ def test_no_text_in_the_log(tmp_path):
         cl.responses.delete(r.id)
         err = server.stop()
     assert "prompt tokens" in err and "marmalade" not in err and "marmalade" not in "\n".join(server.lines)
+
+
+TOOL = {"type": "function", "name": "get_weather", "description": "Current weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+
+
+def test_a_tool_round_trip(coder):
+    cl = client_of(coder)
+    for stream in (False, True):
+        how = dict(model="x", input="What is the weather in Oslo?", tools=[TOOL], temperature=0, max_output_tokens=80,
+                   tool_choice={"type": "function", "name": "get_weather"})
+        if stream:
+            with cl.responses.stream(**how) as s:
+                ev = list(s)
+                one = s.get_final_response()
+            deltas = "".join(e.delta for e in ev if e.type == "response.function_call_arguments.delta")
+            done = [e for e in ev if e.type == "response.function_call_arguments.done"]
+            assert [e.arguments for e in done] == [deltas]
+        else:
+            one = cl.responses.create(**how)
+        calls = [o for o in one.output if o.type == "function_call"]
+        assert len(calls) == 1 and calls[0].name == "get_weather" and calls[0].status == "completed"
+        assert json.loads(calls[0].arguments) == {"city": "Oslo"}
+        result = [{"type": "function_call_output", "call_id": calls[0].call_id, "output": '{"temperature_c": -7, "sky": "snow"}'}]
+        two = cl.responses.create(model="x", input=result, previous_response_id=one.id, tools=[TOOL], temperature=0,
+                                  max_output_tokens=80)
+        assert "-7" in two.output_text, two.output_text
+
+
+def test_a_custom_tool(coder):
+    cl = client_of(coder)
+    tool = {"type": "custom", "name": "run_sql", "description": "Runs a SQL query on the table users(id, name)."}
+    with cl.responses.stream(model="x", input="List the names of all users.", tools=[tool], temperature=0,
+                             max_output_tokens=80, tool_choice={"type": "custom", "name": "run_sql"}) as s:
+        ev = list(s)
+        one = s.get_final_response()
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: " + "/.*/ " * 30}
+    told = cl.responses.input_tokens.count(model="x", input="List the names of all users.", tools=[{**tool, "format": grammar}])
+    assert told.input_tokens > one.usage.input_tokens + 30
+    call = [o for o in one.output if o.type == "custom_tool_call"][0]
+    assert "select" in call.input.lower() and "users" in call.input.lower() and not call.input.startswith("{")
+    assert "".join(e.delta for e in ev if e.type == "response.custom_tool_call_input.delta") == call.input
+    items = [{"role": "user", "content": "List the names of all users."}, call,
+             {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Ada\nGrace"},
+             {"role": "user", "content": "Which names came back? Answer in one sentence."}]
+    two = cl.responses.create(model="x", input=items, temperature=0, max_output_tokens=60)
+    assert "Ada" in two.output_text and "Grace" in two.output_text, two.output_text

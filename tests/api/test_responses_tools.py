@@ -1,0 +1,141 @@
+"""Calls and reasoning in the Responses API, over the scripted engine: every way in which a model writes them, whole, streamed and kept."""
+
+import json
+
+import pytest
+from serving import script
+from test_responses import PATH, USER, events, get, make, parse, text_of, types
+from test_tools import NAMED, TOOLS, WAYS
+
+FLAT = [{"type": "function", **t["function"]} for t in TOOLS]
+PATCH = {"type": "custom", "name": "patch", "description": "Changes a file.",
+         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.*/"}}
+PING = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+
+
+def say(text):
+    return [{"role": "user", "content": "!json " + json.dumps(text).replace("!", "\\u0021")}]
+
+
+def ask(server, text, **fields):
+    status, r = make(server, say(text), **fields)
+    assert status == 200, r
+    return r
+
+
+def parts(r):
+    """content, reasoning, calls of a response, as test_tools has them."""
+    reasoning = "".join(p["text"] for i in r["output"] if i["type"] == "reasoning" for p in i["content"] + i["summary"])
+    calls = [(i["name"], json.loads(i["arguments"])) for i in r["output"] if i["type"] == "function_call"]
+    return text_of(r) or None, reasoning or None, calls
+
+
+def of_type(evs, name):
+    return [e for e in evs if e["type"] == name]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_call(way, tmp_path):
+    style, text, content, reasoning, calls = WAYS[way]
+    with script(f"--style={style}", f"--state-dir={tmp_path}") as server:
+        r = ask(server, text, tools=FLAT)
+        assert parts(r) == (content, reasoning, calls) and r["status"] == "completed"
+        assert (r["usage"]["output_tokens_details"]["reasoning_tokens"] > 0) == (reasoning is not None)
+        evs = events(server, say(text), tools=FLAT)
+        last = evs[-1]["response"]
+        assert parts(last) == (content, reasoning, calls)
+        assert [e["item"] for e in of_type(evs, "response.output_item.done")] == last["output"]
+        for i, item in enumerate(last["output"]):
+            mine = [e for e in evs if e.get("output_index") == i]
+            assert mine[0]["type"] == "response.output_item.added" and mine[0]["item"]["id"] == item["id"]
+            assert item["status"] == "completed" and mine[0]["item"]["status"] == "in_progress"
+            joined = "".join(e["delta"] for e in mine if e["type"].endswith(".delta"))
+            assert joined == (item.get("arguments") if "arguments" in item else item["content"][0]["text"])
+            assert len({item["id"], *(e["item_id"] for e in mine if "item_id" in e)}) == 1
+        assert get(server, last["id"])[1] == last
+        assert parse(server.call(f"{PATH}/{last['id']}?stream=true")[2]) == evs
+        # what came out can be sent back, and be continued
+        back = [USER, *last["output"], *({"type": "function_call_output", "call_id": i["call_id"], "output": "1"}
+                                         for i in last["output"] if i["type"] == "function_call"), *say("fine")]
+        assert text_of(make(server, back, tools=FLAT)[1]) == "fine"
+        assert text_of(ask(server, "fine", previous_response_id=last["id"], tools=FLAT)) == "fine"
+
+
+def test_a_choice_forces_a_call():
+    with script("--style=<tool_call>") as server:
+        rest = '{"city": "Oslo"}}\n</tool_call>'
+        named = {"type": "function", "name": "get_weather"}
+        for choice in (named, NAMED, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
+            evs = events(server, say(rest), tools=FLAT, tool_choice=choice)
+            assert parts(evs[-1]["response"])[2] == [("get_weather", {"city": "Oslo"})], choice
+        r = ask(server, 'ping", "arguments": {}}\n</tool_call>', tools=FLAT, tool_choice="required")
+        assert parts(r)[2] == [("ping", {})]
+        assert parts(ask(server, PING, tools=FLAT, tool_choice="none"))[2] == []
+        only = {"type": "allowed_tools", "mode": "auto", "tools": [named]}
+        assert parts(ask(server, PING, tools=FLAT, tool_choice=only))[2] == []  # not among the allowed
+        r = ask(server, '{"city": "' + "x" * 90, tools=FLAT, tool_choice=named, max_output_tokens=60)
+        assert r["status"] == "incomplete" and r["output"][-1]["status"] == "incomplete"
+        for choice in ({"type": "function", "name": "nope"}, "banana", {"type": "function"}):
+            status, r = make(server, "x", tools=FLAT, tool_choice=choice)
+            assert status == 400 and r["error"]["param"] == "tool_choice", (choice, r)
+        status, r = make(server, "x", tool_choice="required")
+        assert status == 400
+        assert len(parts(ask(server, PING * 3, tools=FLAT))[2]) == 3
+        assert len(parts(ask(server, PING * 3, tools=FLAT, parallel_tool_calls=False))[2]) == 1
+
+
+def test_a_custom_tool():
+    text = '*** Begin\n+"a" \\ é 👋\n*** End'
+    call = "<tool_call>" + json.dumps({"name": "patch", "arguments": {"input": text}}) + "</tool_call>"
+    with script("--style=<tool_call>") as server:
+        evs = events(server, say("Ok." + call), tools=[PATCH, *FLAT])
+        assert types(evs) == ["response.created", "response.in_progress", "response.output_item.added",
+                              "response.content_part.added", "response.output_text.delta", "response.output_text.done",
+                              "response.content_part.done", "response.output_item.done", "response.output_item.added",
+                              "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done",
+                              "response.output_item.done", "response.completed"]
+        item = evs[-1]["response"]["output"][1]
+        assert item["type"] == "custom_tool_call" and item["name"] == "patch" and item["input"] == text
+        deltas = of_type(evs, "response.custom_tool_call_input.delta")
+        assert "".join(e["delta"] for e in deltas) == text and len(deltas) > 5
+        assert of_type(evs, "response.custom_tool_call_input.done")[0]["input"] == text
+        r = ask(server, "Ok." + call, tools=[PATCH, *FLAT])
+        assert r["output"][1]["input"] == text and r["tools"][0] == PATCH
+        # sent back it is the same text to the model as the call was
+        output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "done"}
+        assert text_of(make(server, [USER, item, output, *say("fine")], tools=[PATCH])[1]) == "fine"
+        forced = events(server, say('{"input": "a"}}\n</tool_call>'), tools=[PATCH, *FLAT], tool_choice={"type": "custom", "name": "patch"})
+        assert forced[-1]["response"]["output"][0]["input"] == "a"
+
+
+def test_reasoning_as_text_and_as_a_summary():
+    with script("--style=<think></think>") as server:
+        text = "<think>Hm 👋.</think>\n\nYes"
+        evs = events(server, say(text))
+        assert types(evs)[2:9] == ["response.output_item.added", "response.content_part.added", "response.reasoning_text.delta",
+                                   "response.reasoning_text.done", "response.content_part.done", "response.output_item.done",
+                                   "response.output_item.added"]
+        item = evs[-1]["response"]["output"][0]
+        assert item["content"] == [{"type": "reasoning_text", "text": "Hm 👋."}] and item["summary"] == []
+        evs = events(server, say(text), reasoning={"summary": "auto"})
+        assert types(evs)[2:9] == ["response.output_item.added", "response.reasoning_summary_part.added",
+                                   "response.reasoning_summary_text.delta", "response.reasoning_summary_text.done",
+                                   "response.reasoning_summary_part.done", "response.output_item.done", "response.output_item.added"]
+        item = evs[-1]["response"]["output"][0]
+        assert item["summary"] == [{"type": "summary_text", "text": "Hm 👋."}] and item["content"] == []
+        assert all(e["summary_index"] == 0 for e in evs if "summary" in e["type"])
+        assert evs[-1]["response"]["reasoning"] == {"effort": None, "summary": "auto"}
+        for fields in ({"thinking_budget": 1}, {"thinking": {"type": "enabled", "budget_tokens": 1}}):
+            r = ask(server, "<think>0123</think>\n\nend", **fields)
+            assert r["output"][0]["content"][0]["text"] == "0" and r["output"][1]["type"] == "message", r
+        r = ask(server, text, reasoning={"effort": "none"})
+        assert [i["type"] for i in r["output"]] == ["message"]
+        assert make(server, "x", reasoning={"effort": "huge"})[1]["error"]["param"] == "reasoning.effort"
+        cut = ask(server, text, max_output_tokens=9)
+        assert cut["status"] == "incomplete" and [i["status"] for i in cut["output"]] == ["incomplete"]
+
+
+def test_strict_is_named_as_not_enforced():
+    with script() as server:
+        _, headers, _ = server.call(PATH, {"input": "x", "tools": [{**FLAT[1], "strict": True}, {"type": "web_search"}]})
+        assert {"tools.strict", "tools.web_search"} <= set(headers["x-plumb-ignored"].split(","))
