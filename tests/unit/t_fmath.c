@@ -68,6 +68,7 @@ static void exp_has_its_special_values(void **state)
     assert_true(fmath_exp(-INFINITY) == 0.0f && !signbit(fmath_exp(-INFINITY)));
     assert_true(fmath_exp(INFINITY) == INFINITY && fmath_exp(89.0f) == INFINITY);
     assert_true(fmath_exp(-105.0f) == 0.0f && fmath_exp(-FLT_MAX) == 0.0f);
+    assert_true(fmath_exp(nextafterf(-104.0f, -INFINITY)) == 0.0f); /* attention leaves those out */
     assert_true(isnan(fmath_exp(NAN)));
 }
 
