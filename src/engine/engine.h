@@ -97,12 +97,12 @@ struct engine_guide {
     int32_t n_forced;
 };
 
-/* One generation. What is pointed to is borrowed until open returns (the engine copies what it keeps), but for the two arrays
+/* One generation. What is pointed to is borrowed until open returns (the engine copies what it keeps), but for the arrays
  * that the engine fills: they stay the caller's and must live until the row is closed. */
 struct engine_request {
     const int32_t *prompt; /* [n_prompt], n_prompt >= 1, every id in [0, n_vocab) */
     int32_t n_prompt;
-    /* < 0: until the model ends or the context is full; clamped to the room. 0: only with prompt_scores or signal, then the
+    /* < 0: until the model ends or the context is full; clamped to the room. 0: only with prompt_scores, signal or hidden, then the
      * row finishes with its prompt (FINISH_LENGTH). */
     int32_t max_tokens;
     bool ignore_end; /* end tokens do not end the row (benchmarks) */
@@ -114,6 +114,9 @@ struct engine_request {
     struct engine_token *prompt_scores;
     int32_t n_score_top;         /* 0..ENGINE_LOGPROBS_MAX */
     struct engine_signal signal; /* max_tokens is 0 then */
+    /* NULL, or [n_embd]: filled when the row finishes with what the vocabulary's head sees after the last id of the prompt: the
+     * hidden state behind the final norm. max_tokens is 0 then. */
+    float *hidden;
     struct engine_guide guide;
 };
 
@@ -153,6 +156,7 @@ struct engine_info {
     const char *model_id;    /* name the API shows */
     const char *fingerprint; /* "fp_" + 12 hex digits: model, build and numerics */
     int32_t n_vocab;
+    int32_t n_embd;        /* numbers in a hidden state */
     int32_t n_ctx;         /* longest sequence, prompt and answer */
     int32_t n_ctx_train;   /* the model's own */
     int32_t max_rows;      /* rows open at a time */

@@ -31,7 +31,8 @@ struct row {
     int32_t n_score_top;
     struct engine_token *scores; /* [n_prompt] the caller's, or NULL */
     struct engine_signal signal;
-    int32_t *ids; /* [ids_max] */
+    float *hidden; /* [n_embd] the caller's, or NULL */
+    int32_t *ids;  /* [ids_max] */
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;
@@ -93,7 +94,10 @@ static enum err_code engine_model_check_scores(const struct engine_request *req,
     if (req->prompt_scores && (req->n_score_top < 0 || req->n_score_top > ENGINE_LOGPROBS_MAX))
         return err_set(err, ERR_INVALID, "prompt scores: %d alternatives are not in [0, %d]",
                        req->n_score_top, ENGINE_LOGPROBS_MAX);
-    if (req->max_tokens == 0 && !is_signal && !req->prompt_scores)
+    if (req->hidden && req->max_tokens != 0)
+        return err_set(err, ERR_INVALID, "embedding: it has no answer, but max_tokens is %d",
+                       req->max_tokens);
+    if (req->max_tokens == 0 && !is_signal && !req->hidden && !req->prompt_scores)
         return err_set(err, ERR_INVALID, "max_tokens: 0, at least 1 is needed");
     return ERR_OK;
 }
@@ -133,6 +137,7 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .n_score_top = req->n_score_top,
                          .scores = req->prompt_scores,
                          .signal = req->signal,
+                         .hidden = req->hidden,
                          .sample = req->sample };
     if (row->scores)
         row->scores[0] = (struct engine_token){ .id = req->prompt[0] };
@@ -248,9 +253,11 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, i
         n -= over;
         n_out -= over;
     }
-    *item = (struct runner_item){
-        .seq = row->seq, .ids = row->ids + row->n_fed, .n = n, .n_out = n_out
-    };
+    *item = (struct runner_item){ .seq = row->seq,
+                                  .ids = row->ids + row->n_fed,
+                                  .n = n,
+                                  .n_out = n_out,
+                                  .wants_hidden = row->hidden && n_out > 0 };
     return ERR_OK;
 }
 
@@ -319,9 +326,13 @@ static enum err_code row_score(struct sampler *s, struct row *row, const float *
 }
 
 /* The last id is taken: an answer's next token, or the end of a request that wants none. */
-static void row_yield(struct engine_model *em, struct sampler *s, struct row *row, float *logits,
-                      struct engine_result *res)
+static void row_yield(struct engine_model *em, struct sampler *s, struct row *row,
+                      const struct runner_item *item, struct engine_result *res)
 {
+    int64_t last = item->n_out - 1, n_embd = em->base.info.n_embd;
+    float *logits = item->logits + last * em->base.info.n_vocab;
+    if (row->hidden)
+        memcpy(row->hidden, item->hidden + last * n_embd, (size_t)n_embd * sizeof(*row->hidden));
     if (row->ids_max > row->n_prompt) {
         row_emit(em, s, row, logits, res);
     } else if (row->signal.n_bins > 0 && sample_signal(s, logits, &row->signal, &res->err)) {
@@ -345,8 +356,7 @@ static void row_take(struct engine_model *em, struct sampler *s, struct row *row
     } else if (row_score(s, row, item->logits, pos, item->n_out, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
     } else if (row->n_fed == row->n_ids) {
-        row_yield(em, s, row, item->logits + (int64_t)(item->n_out - 1) * em->base.info.n_vocab,
-                  res);
+        row_yield(em, s, row, item, res);
     }
     res->text_safe = row->guide.text_safe;
     res->n_reasoning = row->guide.n_reasoning;
@@ -531,6 +541,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->base.info = (struct engine_info){ .model_id = em->model_id,
                                           .fingerprint = em->fingerprint,
                                           .n_vocab = (int32_t)m->n_vocab,
+                                          .n_embd = (int32_t)m->width,
                                           .n_ctx_train = (int32_t)m->n_ctx_train,
                                           .max_rows = max_rows,
                                           .max_step_rows = max_step_rows,

@@ -125,6 +125,11 @@ static size_t runner_logits_bytes(const struct runner *r)
     return (size_t)r->max_out * (size_t)r->model->n_vocab * sizeof(*r->logits);
 }
 
+static size_t runner_hidden_bytes(const struct runner *r)
+{
+    return (size_t)r->max_out * (size_t)r->model->width * sizeof(*r->hidden);
+}
+
 static enum err_code runner_alloc_step(struct runner *r, struct err *err)
 {
     size_t rows = (size_t)r->max_rows, outs = (size_t)r->max_out;
@@ -135,7 +140,8 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     bool is_ok = r->ids && r->pos && r->failed && r->out_rows;
     if (!r->model->be->ops->is_host) {
         r->logits = mem_try_big(MEM_CAT_SCRATCH, runner_logits_bytes(r));
-        is_ok = is_ok && r->logits;
+        r->hidden = mem_try_big(MEM_CAT_SCRATCH, runner_hidden_bytes(r));
+        is_ok = is_ok && r->logits && r->hidden;
     }
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         r->views[g] = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs, sizeof(**r->views));
@@ -144,8 +150,10 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     if (!is_ok)
         return err_set(err, ERR_NOMEM, "step buffers: no memory for %d tokens", r->max_rows);
     enum err_code code = model_scratch_init(&r->scratch, r->model, r->max_rows, r->max_out, err);
-    if (!code && r->model->be->ops->is_host)
+    if (!code && r->model->be->ops->is_host) {
         r->logits = r->scratch.logits;
+        r->hidden = r->scratch.h;
+    }
     return code;
 }
 
@@ -196,8 +204,10 @@ void runner_free(struct runner *r)
     mem_free(MEM_CAT_SCRATCH, r->pos);
     mem_free(MEM_CAT_SCRATCH, r->failed);
     mem_free(MEM_CAT_SCRATCH, r->out_rows);
-    if (!r->model->be->ops->is_host)
+    if (!r->model->be->ops->is_host) {
         mem_free_big(MEM_CAT_SCRATCH, r->logits, runner_logits_bytes(r));
+        mem_free_big(MEM_CAT_SCRATCH, r->hidden, runner_hidden_bytes(r));
+    }
     mem_free(MEM_CAT_KV, r);
 }
 
@@ -391,6 +401,7 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
     int n_out = it->n_out;
     BUG_ON(n_out < 0 || n_out > it->n || st->n_out + n_out > r->max_out);
     it->logits = n_out ? r->logits + (int64_t)st->n_out * r->model->n_vocab : NULL;
+    it->hidden = it->wants_hidden ? r->hidden + (int64_t)st->n_out * r->model->width : NULL;
     for (int i = 0; i < n_out; i++)
         r->out_rows[st->n_out++] = st->n_rows - n_out + i;
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
@@ -413,7 +424,8 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
                             s->len + 1 - r->model->window);
 }
 
-static enum err_code runner_forward(struct runner *r, struct model_step *st, struct err *err)
+static enum err_code runner_forward(struct runner *r, struct model_step *st, bool wants_hidden,
+                                    struct err *err)
 {
     struct backend *be = r->model->be;
     model_step_run(r->model, st);
@@ -421,6 +433,9 @@ static enum err_code runner_forward(struct runner *r, struct model_step *st, str
     if (!code && st->n_out > 0 && !be->ops->is_host)
         be->ops->download(be, r->logits, r->scratch.logits,
                           (size_t)st->n_out * (size_t)r->model->n_vocab * sizeof(float));
+    if (!code && wants_hidden && !be->ops->is_host)
+        be->ops->download(be, r->hidden, r->scratch.h,
+                          (size_t)st->n_out * (size_t)r->model->width * sizeof(float));
     return code;
 }
 
@@ -428,6 +443,7 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
 {
     BUG_ON(n < 1 || n > r->max_seqs);
     enum err_code code = ERR_OK;
+    bool wants_hidden = false;
     struct model_step st = { .ids = r->ids,
                              .pos = r->pos,
                              .out_rows = r->out_rows,
@@ -442,9 +458,10 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
     for (int32_t i = 0; i < n && !code; i++) {
         runner_extend(r, &items[i]);
         runner_add_rows(r, &st, &items[i]);
+        wants_hidden = wants_hidden || items[i].wants_hidden;
     }
     if (!code)
-        code = runner_forward(r, &st, err);
+        code = runner_forward(r, &st, wants_hidden, err);
     const uint8_t *failed = r->failed;
     for (int32_t i = 0; i < n && !code; i++) {
         runner_commit(r, &items[i], failed);

@@ -49,6 +49,7 @@ struct runner {
     int32_t *out_rows;                         /* [max_out] */
     struct seq_view *views[MODEL_GROUP_COUNT]; /* [max_seqs] */
     float *logits;                             /* [max_out][V] host memory */
+    float *hidden;                             /* [max_out][D] host memory */
 };
 
 /* A sequence's part of a step: append ids at its end. */
@@ -59,6 +60,9 @@ struct runner_item {
     int32_t n_out;      /* 0..n: logits are wanted of the last so many */
     float *
         logits; /* set by the step: [n_out][V] host memory, writable, valid until the next step; NULL for none */
+    bool wants_hidden; /* beside logits */
+    const float *
+        hidden; /* set by the step where it is wanted: [n_out][D] what the logits were made of; as logits */
     bool has_failed; /* set by the step: a non-finite value met one of the rows */
 };
 

@@ -61,10 +61,11 @@ struct model_scratch {
     struct backend *be;
     int max_rows, max_out;
     size_t bytes;
-    float *block;                               /* one allocation of `bytes` */
-    float *x, *h, *q, *k, *v, *att, *gate, *up; /* [max_rows][D D H*K G*K G*K H*K F F] */
-    float *x_out, *att_out, *logits;            /* [max_out][D H*K V] */
-    uint8_t *out_failed;                        /* [max_out] host memory */
+    float *block; /* one allocation of `bytes` */
+    /* [max_rows][D D H*K G*K G*K H*K F F]; after a step that gave logits h holds what they were made of: [O][D] */
+    float *x, *h, *q, *k, *v, *att, *gate, *up;
+    float *x_out, *att_out, *logits; /* [max_out][D H*K V] */
+    uint8_t *out_failed;             /* [max_out] host memory */
 };
 
 /* The rows of one step and what they need. Everything is borrowed during model_step_run. */

@@ -152,7 +152,7 @@ static void call_describe(struct call *call)
     static const struct dialect *const dialects[] = {
         [PREPARE_CHAT] = &dialect_chat,         [PREPARE_COMPLETIONS] = &dialect_completions,
         [PREPARE_SIGNAL] = &dialect_signal,     [PREPARE_RESPONSES] = &dialect_responses,
-        [PREPARE_MESSAGES] = &dialect_messages,
+        [PREPARE_MESSAGES] = &dialect_messages, [PREPARE_EMBEDDINGS] = &dialect_embeddings,
     };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
@@ -172,6 +172,8 @@ static void call_describe(struct call *call)
         .n_prompt_logprobs = p->n_prompt_logprobs,
         .echoes_logprobs = p->echoes_logprobs,
         .includes_usage = p->includes_usage,
+        .n_dims = p->embeddings.n_dims,
+        .is_base64 = p->embeddings.is_base64,
     };
 }
 
@@ -207,11 +209,19 @@ static void call_add_legs(struct call *call)
     call->legs = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->legs) * (size_t)p->n_choices);
     call->states = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->states) * (size_t)p->n_choices);
     call->n_legs = p->n_choices;
-    for (int32_t i = 0; i < p->n_prompts; i++)
-        for (int32_t k = 0; k < p->prompts[i].n_choices; k++)
-            call_add_leg(call, p->prompts[i].first + k, i);
     call->score_bytes = p->score_bytes;
     call->server->score_bytes += p->score_bytes;
+}
+
+/* Texts to embed may be many more than the scheduler's line is long: a few at a time. */
+static int32_t call_next(const struct call *call)
+{
+    const struct prepared *p = call->prepared;
+    int32_t left = p->n_choices - call->n_begun, most = call->server->config.max_waiting;
+    if (!p->embeddings.hidden)
+        return left;
+    most = most < LIMIT_INPUTS_AT_ONCE ? most : LIMIT_INPUTS_AT_ONCE;
+    return left < most ? left : most;
 }
 
 /* Room and time for it? False: e. */
@@ -223,7 +233,7 @@ static bool call_may_go(const struct call *call, struct api_error *e)
         return api_error_set(e, 504, "deadline_exceeded", "deadline_ms",
                              "deadline_ms: %lld ms were over before the request was prepared",
                              (long long)p->deadline_ms);
-    if (s->n_legs + p->n_choices > LIMIT_LIVE)
+    if (s->n_legs + call_next(call) > LIMIT_LIVE)
         return api_error_set(e, 429, "queue_full", NULL, "%d answers are under way; try again",
                              s->n_legs);
     if (s->score_bytes + p->score_bytes > LIMIT_SCORES_TOTAL)
@@ -232,37 +242,65 @@ static bool call_may_go(const struct call *call, struct api_error *e)
     return true;
 }
 
-/* Hand the answers to the scheduler. False: e. */
-static bool call_submit(struct call *call, struct api_error *e)
+/* Hand the next n answers to the scheduler. False: e; none of them has begun. */
+static bool call_submit_next(struct call *call, int32_t n, struct api_error *e)
 {
     struct server *s = call->server;
     struct prepared *p = call->prepared;
     struct err err;
     int64_t start_us = clock_us();
-    if (!call_may_go(call, e))
-        return false;
-    call_add_legs(call);
+    int32_t first = call->n_begun, prompt = 0;
+    for (int32_t i = first; i < first + n; i++) {
+        while (i >= p->prompts[prompt].first + p->prompts[prompt].n_choices)
+            prompt++;
+        call_add_leg(call, i, prompt);
+    }
     int64_t placed_us = clock_us(); /* from here on the scheduler's spans run */
-    enum err_code code = sched_submit(s->sched, p->requests, p->n_choices, &err);
-    for (int32_t i = 0; i < call->n_legs; i++) {
+    enum err_code code = sched_submit(s->sched, p->requests + first, n, &err);
+    for (int32_t i = first; i < first + n; i++) {
         if (code != ERR_OK) {
             s->legs[call->legs[i].id % LIMIT_LIVE] = NULL;
             s->n_legs--;
+            leg_release(&call->legs[i]);
+            call->legs[i] = (struct leg){ 0 };
             continue;
         }
         p->requests[i] = NULL; /* the scheduler's */
         call->legs[i].is_live = true;
         call->n_live++;
     }
+    call->n_begun += code == ERR_OK ? n : 0;
     if (call->track)
         trace_span("completion.placement", call->track, start_us, placed_us,
-                   "{\"answers\":%d,\"accepted\":%s}", p->n_choices,
-                   code == ERR_OK ? "true" : "false");
+                   "{\"answers\":%d,\"accepted\":%s}", n, code == ERR_OK ? "true" : "false");
     if (code == ERR_FULL)
         return api_error_set(e, 429, "queue_full", NULL, "%s", err.text);
     if (code != ERR_OK)
         api_error_from(e, &err);
     return code == ERR_OK;
+}
+
+void call_go_on(struct call *call)
+{
+    struct api_error e;
+    int32_t n = call_next(call);
+    if (!call->conn || n == 0 || call->n_live > 0)
+        return;
+    bool is_full = call->server->n_legs + n > LIMIT_LIVE;
+    bool has_gone = !is_full && call_submit_next(call, n, &e);
+    if (is_full || (!has_gone && e.status == 429))
+        call->server->has_due = true; /* others are before it: again soon */
+    else if (!has_gone)
+        call_fail(call, &e);
+}
+
+/* Hand the answers to the scheduler, or the first of them. False: e. */
+static bool call_submit(struct call *call, struct api_error *e)
+{
+    if (!call_may_go(call, e))
+        return false;
+    call_add_legs(call);
+    return call_submit_next(call, call_next(call), e);
 }
 
 void call_extra_headers(const struct call *call, char *out, size_t n)
@@ -324,7 +362,9 @@ void call_closed(void *arg, struct http_conn *c)
 void call_retry(struct server *s)
 {
     s->has_due = false;
-    for (struct call *call = s->calls; call; call = call->next) {
+    struct call *next;
+    for (struct call *call = s->calls; call; call = next) {
+        next = call->next;
         for (int32_t i = 0; i < call->n_legs; i++) {
             struct leg *leg = &call->legs[i];
             if (!leg->is_cancel_due)
@@ -334,6 +374,9 @@ void call_retry(struct server *s)
         }
         if (call->conn)
             call_resume_if_empty(call);
+        if (call->prepared)
+            call_go_on(call);
+        call_free_if_over(call);
     }
 }
 

@@ -94,7 +94,7 @@ void call_start(struct call *call)
         return;
     }
     if (!call->is_streaming) {
-        for (int32_t i = 0; i < call->n_legs; i++)
+        for (int32_t i = 0; i < call->n_begun; i++)
             leg_show_prompt(&call->legs[i]);
         return;
     }
@@ -230,12 +230,14 @@ static bool call_choices(struct call *call, struct dialect_choice *out)
 static void call_reply_whole(struct call *call)
 {
     struct server *s = call->server;
-    struct dialect_choice choices[LIMIT_CHOICES];
+    struct dialect_choice *choices =
+        mem_alloc(MEM_CAT_REQUEST, sizeof(*choices) * (size_t)call->n_legs);
     char extra[LIMIT_IGNORED_BYTES + 128];
     bool is_fine = call_choices(call, choices);
     buf_reset(&s->out);
     if (is_fine)
         call->dialect->whole(&s->out, &call->head, choices, call->n_legs, &call->usage);
+    mem_free(MEM_CAT_REQUEST, choices);
     if (!is_fine || s->out.failed) {
         struct api_error e;
         api_error_set(&e, 500, NULL, NULL, "the reply is over its limit of %d bytes: stream it",
@@ -330,7 +332,9 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
         call_stream_end(leg);
     } else if (is_wanted) {
         leg_show(leg);
-        if (call->n_live == 0)
+        if (call->n_begun < call->n_legs)
+            call_go_on(call);
+        else if (call->n_live == 0)
             call_reply_whole(call);
     }
     call_free_if_over(call);

@@ -21,6 +21,8 @@ struct dialect_head { /* the same in all parts of a reply */
     int32_t n_prompt_logprobs; /* the same of the prompt, by themselves */
     bool echoes_logprobs;      /* the prompt's stand before the answer's */
     bool includes_usage;       /* of a stream */
+    int32_t n_dims;            /* of embeddings */
+    bool is_base64;
     struct response *response; /* Responses: where the answer is kept; else NULL */
 };
 
@@ -55,6 +57,7 @@ struct dialect_choice {
     int64_t n_echo;    /* code points of the prompt's text in the part */
     bool echo_special; /* control tokens are part of that text */
     const struct engine_signal *signal;
+    const float *hidden; /* of an embedding: at least n_dims */
     /* `end`, `whole`, `close` */
     enum finish finish;
     int32_t n_calls;         /* tool calls in the answer */
@@ -91,7 +94,8 @@ struct dialect {
 extern const struct dialect dialect_chat;
 extern const struct dialect dialect_completions;
 extern const struct dialect dialect_messages;
-extern const struct dialect dialect_signal; /* has but `whole` and `id_prefix` */
+extern const struct dialect dialect_embeddings; /* as dialect_signal */
+extern const struct dialect dialect_signal;     /* has but `whole` and `id_prefix` */
 /* Writes nothing: the answer goes into the log of head->response, from which streams and replies are told (call_response.c). */
 extern const struct dialect dialect_responses;
 

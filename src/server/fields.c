@@ -28,7 +28,8 @@ struct fields_row {
 #define ALL        FIELDS_ROUTE_ALL
 #define RESP       FIELDS_ROUTE_RESPONSES
 #define MSG        FIELDS_ROUTE_MESSAGES
-#define EVERY      (ALL | SIGNAL | RESP | MSG)
+#define EMB        FIELDS_ROUTE_EMBEDDINGS
+#define EVERY      (ALL | SIGNAL | RESP | MSG | EMB)
 #define MOST       (ALL | RESP | MSG)
 #define NUMBER     FIELDS_KIND_NUMBER
 #define INT        FIELDS_KIND_INT
@@ -82,13 +83,17 @@ static const struct fields_row fields_table[] = {
     { "add_generation_prompt", CHAT | SIGNAL, BOOL, 0, 0, AT(add_generation_prompt), "true unless given" },
     { "priority", EVERY, INT, -1000, 1000, AT(priority), "lower goes first; 0 unless given" },
     { "deadline_ms", EVERY, INT, 1, 604800000, AT(deadline_ms), "so long after its arrival the request ends with an error (504, `deadline_exceeded`); what was streamed stays" },
-    { "background", ALL | SIGNAL, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do" },
+    { "background", ALL | SIGNAL | EMB, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do" },
     { "count", SIGNAL, INT, 1, ENGINE_SIGNAL_BINS_MAX, AT(count), "bins; 80 unless given" },
     { "minimum", SIGNAL, NUMBER, -1e6, 0, AT(minimum), "where the first bin begins, below 0; -20 unless given" },
     { "parallel_tool_calls", CHAT, BOOL, 0, 0, AT(parallel_tool_calls), "false: the answer ends with its first call" },
-    { "user", MOST, NOTED, 0, 0, 0, "accepted" },
+    { "user", MOST | EMB, NOTED, 0, 0, 0, "accepted" },
     { "metadata", MOST, NOTED, 0, 0, 0, "accepted" },
     { "store", ALL, NOTED, 0, 0, 0, "accepted: nothing is stored" },
+    { "input", EMB, OTHER, 0, 0, 0, "a string, up to 2048 strings, an array of token ids, or up to 2048 of those" },
+    { "instruction", EMB, OTHER, 0, 0, 0, "what the texts are looked for with: each is embedded as `Instruct: INSTRUCTION`, a line feed, `Query:TEXT`" },
+    { "dimensions", EMB, INT, 1, BIG, AT(dimensions), "only the first so many numbers, normalised again" },
+    { "encoding_format", EMB, OTHER, 0, 0, 0, "`float`, or `base64`: of the numbers as little-endian 32-bit floats" },
     { "input", RESP, OTHER, 0, 0, 0, "a string, or items: messages, calls of functions and custom tools, their outputs, reasoning, references to items of kept responses; others are skipped and named as `input.TYPE`" },
     { "instructions", RESP, OTHER, 0, 0, 0, "a string; with all system and developer messages it becomes one system message at the front" },
     { "previous_response_id", RESP, OTHER, 0, 0, 0, "a kept response whose conversation goes on; unknown: 404" },
@@ -216,7 +221,8 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 
 static void fields_print_routes(struct buf *out, unsigned routes)
 {
-    static const char *const names[] = { "chat", "completions", "signal", "responses", "messages" };
+    static const char *const names[] = { "chat",      "completions", "signal",
+                                         "responses", "messages",    "embeddings" };
     bool is_first = true;
     if (routes == EVERY) {
         buf_add_str(out, "all");

@@ -13,6 +13,7 @@ enum fields_route {
     FIELDS_ROUTE_SIGNAL = 1 << 2,
     FIELDS_ROUTE_RESPONSES = 1 << 3,
     FIELDS_ROUTE_MESSAGES = 1 << 4,
+    FIELDS_ROUTE_EMBEDDINGS = 1 << 5,
     FIELDS_ROUTE_ALL = FIELDS_ROUTE_CHAT | FIELDS_ROUTE_COMPLETIONS,
 };
 
@@ -24,7 +25,8 @@ struct fields {
     int64_t top_k, penalty_last_n, seed;
     int64_t max_tokens, max_completion_tokens, n, best_of;
     int64_t n_prompt_logprobs, priority, deadline_ms;
-    int64_t count; /* of a signal, as minimum */
+    int64_t dimensions; /* of embeddings */
+    int64_t count;      /* of a signal, as minimum */
     double minimum;
     int64_t n_logprobs; /* completions: logprobs; chat: top_logprobs */
     bool logprobs;      /* chat */

@@ -95,15 +95,18 @@ bool leg_choice(struct leg *leg, struct dialect_choice *out)
                                       .name = part[i].name,
                                       .text = leg->text.data + part[i].at,
                                       .n = part[i].n };
-    *out = (struct dialect_choice){ .index = leg->index,
-                                    .signal = &p->signal,
-                                    .finish = leg->end.finish,
-                                    .n_calls = leg->n_calls,
-                                    .stop_string = leg->end.finish == FINISH_STOP_STRING
-                                                       ? p->stops[leg->end.stop_index]
-                                                       : NULL,
-                                    .parts = leg->told,
-                                    .n_parts = n };
+    *out = (struct dialect_choice){
+        .index = leg->index,
+        .signal = &p->signal,
+        .hidden = p->embeddings.hidden
+                      ? p->embeddings.hidden + (int64_t)leg->index * p->embeddings.n_embd
+                      : NULL,
+        .finish = leg->end.finish,
+        .n_calls = leg->n_calls,
+        .stop_string = leg->end.finish == FINISH_STOP_STRING ? p->stops[leg->end.stop_index] : NULL,
+        .parts = leg->told,
+        .n_parts = n
+    };
     if (!call->is_streaming) {
         const struct prepared_prompt *prompt = &p->prompts[leg->prompt];
         out->tokens = (const struct answer_token *)(const void *)leg->tokens.data;

@@ -35,6 +35,8 @@
 /* generation */
 #define LIMIT_WAITING          64          /* accepted and not started */
 #define LIMIT_CHOICES          32          /* answers of one request: prompts x n */
+#define LIMIT_INPUTS           2048        /* texts of one request for embeddings ... */
+#define LIMIT_INPUTS_AT_ONCE   16          /* ... of which so many are computed at a time */
 #define LIMIT_LIVE             1024        /* answers being generated or waiting, of all requests */
 #define LIMIT_SCORES_BYTES     (32 << 20)  /* scores of one request's prompts */
 #define LIMIT_SCORES_TOTAL     (256 << 20) /* and of all requests */

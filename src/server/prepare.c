@@ -244,6 +244,28 @@ static bool prepare_signal(struct prepare_generation *g, struct api_error *e)
     return true;
 }
 
+/* /v1/embeddings: the hidden state after each text, no answer. */
+static bool prepare_embeddings(struct prepare_generation *g, struct api_error *e)
+{
+    const struct json *format = json_get_set(g->body, "encoding_format");
+    struct prepared_embeddings *x = &g->p->embeddings;
+    x->n_embd = x->n_dims = g->ctx->model->engine->info.n_embd;
+    x->is_base64 = json_str_eq(format, "base64");
+    if (format && !x->is_base64 && !json_str_eq(format, "float"))
+        return api_error_set(e, 400, NULL, "encoding_format",
+                             "encoding_format: must be 'float' or 'base64'");
+    if (g->fields.dimensions > x->n_embd)
+        return api_error_set(e, 400, NULL, "dimensions",
+                             "dimensions: %lld, this model's embeddings have %d",
+                             (long long)g->fields.dimensions, x->n_embd);
+    if (g->fields.dimensions != FIELDS_UNSET)
+        x->n_dims = (int32_t)g->fields.dimensions;
+    g->engine.max_tokens = 0;
+    g->n_score_top = -1;
+    g->p->n_logprobs = g->p->n_prompt_logprobs = g->engine.sample.n_logprobs = -1;
+    return true;
+}
+
 /* All of the body but its prompt. */
 static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct api_error *e)
 {
@@ -251,6 +273,7 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
         [PREPARE_CHAT] = FIELDS_ROUTE_CHAT,
         [PREPARE_COMPLETIONS] = FIELDS_ROUTE_COMPLETIONS,
         [PREPARE_SIGNAL] = FIELDS_ROUTE_SIGNAL,
+        [PREPARE_EMBEDDINGS] = FIELDS_ROUTE_EMBEDDINGS,
     };
     enum fields_route route = routes[g->p->kind];
     const struct json *suffix = json_get_set(g->body, "suffix");
@@ -261,6 +284,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
     prepare_sampling(g, seed);
     if (route == FIELDS_ROUTE_SIGNAL)
         return prepare_signal(g, e);
+    if (route == FIELDS_ROUTE_EMBEDDINGS)
+        return prepare_embeddings(g, e);
     if (!prepare_response_format(g->body, e) || !prepare_stream_options(g, e) ||
         !prepare_bias(g, e) || !prepare_stops(g, e) || !prepare_logprobs(g, e) ||
         !prepare_limits(g, e))
@@ -278,6 +303,8 @@ void prepare_generation(const struct prepare_context *ctx, const struct prepare_
                         const struct json *body, struct prepared *p)
 {
     struct prepare_generation g = { .ctx = ctx, .in = in, .body = body, .p = p };
+    if (p->kind != PREPARE_EMBEDDINGS) /* there the number of texts decides */
+        prepare_room(p, LIMIT_CHOICES);
     if (prepare_fields(&g, in->seed, &p->error))
         (void)prepare_prompts(&g, &p->error);
     mem_free(MEM_CAT_REQUEST, g.bias);
@@ -308,6 +335,13 @@ struct prepared *prepare_new(enum prepare_kind kind)
     p->kind = kind;
     buf_init(&p->reply, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     return p;
+}
+
+void prepare_room(struct prepared *p, int32_t n)
+{
+    p->requests = mem_alloc(MEM_CAT_REQUEST, sizeof(*p->requests) * (size_t)n);
+    p->prompts = mem_alloc(MEM_CAT_REQUEST, sizeof(*p->prompts) * (size_t)n);
+    p->max_choices = n;
 }
 
 /* A response that is made, or (INPUT_TOKENS) counted. Takes p's place. */
@@ -341,7 +375,7 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
         prepare_messages(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_COUNT_TOKENS)
         prepare_count_tokens(ctx, &doc.root, p);
-    else if (in->kind <= PREPARE_SIGNAL)
+    else if (in->kind <= PREPARE_SIGNAL || in->kind == PREPARE_EMBEDDINGS)
         prepare_generation(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_TOKENIZE)
         prepare_tokenize(ctx, &doc.root, p);
@@ -366,6 +400,7 @@ void prepare_free(struct prepared *p)
         return;
     for (int32_t i = 0; i < p->n_choices; i++)
         sched_request_free(p->requests[i]);
+    mem_free(MEM_CAT_REQUEST, p->requests);
     for (int32_t i = 0; i < p->n_prompts; i++) {
         mem_free(MEM_CAT_REQUEST, p->prompts[i].echo);
         mem_free(MEM_CAT_REQUEST, p->prompts[i].scores);
@@ -373,6 +408,8 @@ void prepare_free(struct prepared *p)
     for (int32_t i = 0; i < p->n_stops; i++)
         mem_free(MEM_CAT_REQUEST, p->stops[i]);
     tools_free(p->tools);
+    mem_free(MEM_CAT_REQUEST, p->prompts);
+    mem_free(MEM_CAT_REQUEST, p->embeddings.hidden);
     mem_free(MEM_CAT_REQUEST, p->signal.bins);
     prepare_responses_free(p->response);
     buf_release(&p->reply);

@@ -16,7 +16,8 @@ enum prepare_kind {
     PREPARE_COMPLETIONS,
     PREPARE_SIGNAL,
     PREPARE_RESPONSES,
-    PREPARE_MESSAGES, /* the last one that the scheduler takes */
+    PREPARE_MESSAGES,
+    PREPARE_EMBEDDINGS,
     PREPARE_COUNT_TOKENS,
     PREPARE_TOKENIZE,
     PREPARE_DETOKENIZE,
@@ -71,6 +72,13 @@ struct prepared_prompt {
     struct engine_token *scores;
 };
 
+struct prepared_embeddings {
+    int32_t n_embd,
+        n_dims; /* of each hidden state; of them shown. 0 = the request is none for embeddings */
+    bool is_base64;
+    float *hidden; /* [n_prompts][n_embd]: filled by the engine */
+};
+
 /* One prepared request. */
 struct prepared {
     enum prepare_kind kind;
@@ -87,11 +95,13 @@ struct prepared {
     int32_t n_choices;   /* prompts x n, prompt-major */
     int32_t n_prompts;
     /* [n_choices]; ids, key, deadline and track are not set yet; NULL once taken */
-    struct sched_request *requests[LIMIT_CHOICES];
-    struct prepared_prompt prompts[LIMIT_CHOICES]; /* [n_prompts] */
-    int64_t score_bytes;                           /* of all scores */
-    struct engine_signal signal;                   /* its bins are ours */
-    int64_t prompt_tokens;                         /* each prompt once */
+    struct sched_request **requests;
+    struct prepared_prompt *prompts; /* [n_prompts] */
+    int32_t max_choices;             /* room in both */
+    int64_t score_bytes;             /* of all scores and hidden states */
+    struct engine_signal signal;     /* its bins are ours */
+    struct prepared_embeddings embeddings;
+    int64_t prompt_tokens; /* each prompt once */
     uint64_t seed;
     bool is_split; /* the answers are looked through for reasoning and tool calls */
     struct split_config split;

@@ -49,6 +49,14 @@ void prepare_messages(const struct prepare_context *ctx, const struct prepare_in
 void prepare_count_tokens(const struct prepare_context *ctx, const struct json *body,
                           struct prepared *p);
 
+/* Room for that many answers. */
+void prepare_room(struct prepared *p, int32_t n);
+/* One more prompt and its n requests. echo: text put before each answer, or NULL. */
+bool prepare_add_prompt(struct prepare_generation *g, const int32_t *ids, int32_t n_ids,
+                        const struct buf *echo, bool echo_special, struct api_error *e);
+/* The texts of a request for embeddings. */
+bool prepare_inputs(struct prepare_generation *g, struct api_error *e);
+
 /* Read the prompts (or messages) and make their requests. */
 bool prepare_prompts(struct prepare_generation *g, struct api_error *e);
 

@@ -32,6 +32,8 @@ static bool prepare_add_requests(struct prepare_generation *g, struct prepared_p
     for (int32_t i = 0; i < n; i++) {
         g->engine.sample.choice = (uint32_t)i;
         g->engine.prompt_scores = i == 0 ? prompt->scores : NULL;
+        if (p->embeddings.hidden)
+            g->engine.hidden = p->embeddings.hidden + (int64_t)p->n_choices * p->embeddings.n_embd;
         g->engine.n_score_top = prompt->scores && i == 0 ? g->n_score_top : 0;
         struct sched_request *r = sched_request_new(0, &g->engine);
         if (!r)
@@ -44,9 +46,8 @@ static bool prepare_add_requests(struct prepare_generation *g, struct prepared_p
     return true;
 }
 
-/* One more prompt and its n requests. echo: text put before each answer, or NULL. */
-static bool prepare_add_prompt(struct prepare_generation *g, const int32_t *ids, int32_t n_ids,
-                               const struct buf *echo, bool echo_special, struct api_error *e)
+bool prepare_add_prompt(struct prepare_generation *g, const int32_t *ids, int32_t n_ids,
+                        const struct buf *echo, bool echo_special, struct api_error *e)
 {
     struct prepared *p = g->p;
     int32_t n_ctx = g->ctx->model->engine->info.n_ctx;
@@ -61,8 +62,9 @@ static bool prepare_add_prompt(struct prepare_generation *g, const int32_t *ids,
                              "this model's maximum context length is %d tokens, and the prompt has "
                              "%d%s; make the prompt shorter",
                              n_ctx, n_ids, room < n_ctx ? ": no room for an answer" : "");
-    if (p->n_choices + n > LIMIT_CHOICES)
-        return api_error_set(e, 400, NULL, "n", "prompts x n: more than %d answers", LIMIT_CHOICES);
+    if (p->n_choices + n > p->max_choices)
+        return api_error_set(e, 400, NULL, "n", "prompts x n: more than %d answers",
+                             p->max_choices);
     struct prepared_prompt *prompt = &p->prompts[p->n_prompts];
     *prompt = (struct prepared_prompt){ .first = p->n_choices,
                                         .n_tokens = n_ids,
@@ -201,6 +203,8 @@ bool prepare_prompts(struct prepare_generation *g, struct api_error *e)
         return prepare_chat(g, e);
     if (g->p->kind == PREPARE_COMPLETIONS)
         return prepare_list(g, e);
+    if (g->p->kind == PREPARE_EMBEDDINGS)
+        return prepare_inputs(g, e);
     if (has_prompt == has_messages)
         return api_error_set(e, 400, NULL, "prompt", "give either a prompt or messages");
     return has_messages ? prepare_chat(g, e)

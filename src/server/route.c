@@ -174,6 +174,8 @@ static const struct route routes[] = {
     { "/v1/responses/", HTTP_METHOD_GET, .later = call_response_ask, .is_prefix = true },
     { "/v1/responses/", HTTP_METHOD_POST, .later = call_response_ask, .is_prefix = true },
     { "/v1/responses/", HTTP_METHOD_DELETE, .later = call_response_ask, .is_prefix = true },
+    { "/v1/embeddings", HTTP_METHOD_POST, .kind = PREPARE_EMBEDDINGS },
+    { "/embeddings", HTTP_METHOD_POST, .kind = PREPARE_EMBEDDINGS },
     { "/v1/messages", HTTP_METHOD_POST, .kind = PREPARE_MESSAGES },
     { "/v1/messages/count_tokens", HTTP_METHOD_POST, .kind = PREPARE_COUNT_TOKENS },
     { "/signal", HTTP_METHOD_POST, .kind = PREPARE_SIGNAL },

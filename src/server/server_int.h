@@ -101,6 +101,7 @@ struct call {
     struct leg *legs;             /* [n_legs] */
     struct dialect_state *states; /* [n_legs] of the stream */
     int32_t n_legs, n_live;
+    int32_t n_begun; /* legs that the scheduler has been given; the rest waits for them */
     bool is_streaming, is_paused, has_written;
     int64_t sent_us;          /* when the stream had its last bytes */
     struct api_error failure; /* of one answer of a stream whose others go on */
@@ -173,6 +174,7 @@ void call_closed(void *arg, struct http_conn *c); /* http_ops.closed */
 void call_retry(struct server *s);                /* cancels that are due */
 /* Tell the client, end the reply, stop what still runs. */
 void call_fail(struct call *call, const struct api_error *e);
+void call_go_on(struct call *call); /* with the answers that have not begun */
 int32_t call_cancel_id(struct server *s, const char *request_id); /* how many had that id */
 void call_end_all(struct server *s, const char *why);
 void call_free_if_over(struct call *call);

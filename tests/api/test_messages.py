@@ -257,7 +257,7 @@ def test_sampling_extras_pass(server):
 # --- a coding agent's requests ---
 
 AGENT_TOOLS = [
-    {"name": name, "description": f"Does {name}. " * 40,
+    {"name": name, "description": f"Does {name}. " * 10,
      "input_schema": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "additionalProperties": False,
                       "properties": {"file_path": {"type": "string", "description": "path"}, "limit": {"type": "number"}},
                       "required": ["file_path"]}}
@@ -275,12 +275,12 @@ def agent_request(turns, **fields):
             {"type": "thinking", "thinking": "Let me look.", "signature": "c2ln"}, {"type": "text", "text": f"Step {i}."},
             {"type": "tool_use", "id": f"toolu_{i:04}", "name": "Read", "input": {"file_path": f"/src/{i}.c"}}]})
         messages.append({"role": "user", "content": [
-            {"type": "tool_result", "tool_use_id": f"toolu_{i:04}", "content": [{"type": "text", "text": "int x;\n" * 20}], **(mark if i == turns - 1 else {})},
+            {"type": "tool_result", "tool_use_id": f"toolu_{i:04}", "content": [{"type": "text", "text": "int x;\n" * 8}], **(mark if i == turns - 1 else {})},
             {"type": "text", "text": "<system-reminder>todo</system-reminder>"}]})
     return {
         "model": "claude-sonnet-4-5-20250929", "max_tokens": 32000, "temperature": 1, "stream": True, "messages": messages,
         "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=abcde;"},
-                   {"type": "text", "text": "You are a coding agent.", **mark}, {"type": "text", "text": "Rules. " * 300, **mark}],
+                   {"type": "text", "text": "You are a coding agent.", **mark}, {"type": "text", "text": "Rules. " * 100, **mark}],
         "tools": [*AGENT_TOOLS, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
         "metadata": {"user_id": "user_abc_account__session_1"}, "thinking": {"type": "enabled", "budget_tokens": 31999},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, **fields,
@@ -309,7 +309,7 @@ def test_an_agents_conversation_is_served(server):
     for name in ("max_tokens", "stream", "temperature", "metadata", "context_management"):
         del body[name]
     status, _, value = server.call(COUNT + "?beta=true", body, headers=AGENT_HEADERS)
-    assert status == 200 and value["input_tokens"] > 4000
+    assert status == 200 and value["input_tokens"] > 2000
 
 
 # --- tools and reasoning ---

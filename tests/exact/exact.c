@@ -204,6 +204,11 @@ static int requests_init(struct exact_request *r, const struct exact_model *m, i
     r[n].engine.max_tokens = 0;
     r[n].engine.signal = (struct engine_signal){ EXACT_BINS, -20, r[n].bins };
     n++;
+    request_init(&r[n], "embedding", m, n_vocab, 3);
+    r[n].engine.n_prompt /= 2;
+    r[n].engine.max_tokens = 0;
+    r[n].engine.hidden = r[n].hidden;
+    n++;
     request_init(&r[n], "guided", m, n_vocab, 1);
     request_guide(&r[n]);
     return n + 1;

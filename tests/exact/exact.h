@@ -34,9 +34,10 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                        struct err *err) MUST_CHECK;
 void lab_close(struct lab *lab);
 
-#define EXACT_REQUESTS_MAX 9
+#define EXACT_REQUESTS_MAX 10
 #define EXACT_PROMPT_MAX   160
 #define EXACT_BINS         64
+#define EXACT_EMBD_MAX     8192
 
 struct exact_request {
     const char *name;
@@ -45,6 +46,7 @@ struct exact_request {
     struct engine_bytes stops[2];
     struct engine_token scores[EXACT_PROMPT_MAX]; /* where engine.prompt_scores points */
     int32_t bins[EXACT_BINS];                     /* where engine.signal.bins points */
+    float hidden[EXACT_EMBD_MAX];                 /* where engine.hidden points */
 };
 
 enum schedule {

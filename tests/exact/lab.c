@@ -109,7 +109,7 @@ static void record_add(struct buf *record, const struct engine_result *res)
 }
 
 /* The request is over: what it filled beside its answer. */
-static void record_end(struct buf *record, const struct exact_request *req)
+static void record_end(struct buf *record, const struct exact_request *req, int32_t n_embd)
 {
     const struct engine_request *e = &req->engine;
     for (int32_t i = 0; e->prompt_scores && i < e->n_prompt; i++) {
@@ -120,6 +120,8 @@ static void record_end(struct buf *record, const struct exact_request *req)
         buf_add(record, t->top, (size_t)t->n_top * sizeof(t->top[0]));
     }
     buf_add(record, e->signal.bins, (size_t)e->signal.n_bins * sizeof(*e->signal.bins));
+    if (e->hidden)
+        buf_add(record, e->hidden, (size_t)n_embd * sizeof(*e->hidden));
 }
 
 /* A row of a running scenario. */
@@ -129,13 +131,16 @@ struct runner_row {
     const struct exact_request *req;
     int32_t n_emitted;
     int32_t pending; /* ids to take */
+    int32_t n_embd;
     int n_preempted;
 };
 
 static enum err_code row_open(struct lab *lab, const struct exact_request *req,
                               struct runner_row *row, struct err *err)
 {
-    *row = (struct runner_row){ .req = req, .pending = req->engine.n_prompt };
+    *row = (struct runner_row){ .req = req,
+                                .pending = req->engine.n_prompt,
+                                .n_embd = lab->engine->info.n_embd };
     enum err_code code = lab->engine->ops->open(lab->engine, &req->engine, &row->row, err);
     row->is_open = code == ERR_OK;
     return code;
@@ -155,7 +160,7 @@ static void row_take(struct runner_row *row, const struct engine_result *res, st
     if (record && (res->n_tokens > 0 || res->finish != FINISH_NONE))
         record_add(record, res);
     if (record && res->finish != FINISH_NONE)
-        record_end(record, row->req);
+        record_end(record, row->req, row->n_embd);
 }
 
 static void row_close(struct lab *lab, struct runner_row *row)
@@ -190,6 +195,7 @@ static void request_make_leader(struct engine_request *e)
     e->n_stops = 0;
     e->prompt_scores = NULL;
     e->signal.n_bins = 0;
+    e->hidden = NULL;
 }
 
 /* --- the mixed schedule --- */

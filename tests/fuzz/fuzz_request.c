@@ -53,14 +53,15 @@ static void check_error(const struct api_error *e)
 
 static void check_generation(const struct prepared *p)
 {
-    BUG_ON(p->n_choices < 1 || p->n_choices > LIMIT_CHOICES);
+    BUG_ON(p->n_choices < 1 || p->n_choices > p->max_choices);
+    BUG_ON(p->max_choices > (p->embeddings.hidden ? LIMIT_INPUTS : LIMIT_CHOICES));
     for (const char *s = p->ignored; *s; s++)
         BUG_ON((unsigned char)*s <= ' ' || (unsigned char)*s > '~');
     for (int32_t i = 0; i < p->n_choices; i++) {
         const struct engine_request *r = &p->requests[i]->engine;
         bool is_empty = r->max_tokens == 0;
         BUG_ON(r->n_prompt < 1 || r->n_prompt + !is_empty > model.engine->info.n_ctx);
-        BUG_ON(is_empty && !r->prompt_scores && r->signal.n_bins == 0);
+        BUG_ON(is_empty && !r->prompt_scores && r->signal.n_bins == 0 && !r->hidden);
         BUG_ON(r->signal.n_bins > ENGINE_SIGNAL_BINS_MAX || (r->signal.bins && !is_empty));
         BUG_ON(r->n_score_top < 0 || r->n_score_top > ENGINE_LOGPROBS_MAX);
         for (int32_t k = 0; k < r->n_prompt; k++)
@@ -119,7 +120,7 @@ static void check_kind(enum prepare_kind kind, const uint8_t *data, size_t size,
         check_error(&p->error);
     else if (p->response)
         check_response(p);
-    else if (kind <= PREPARE_SIGNAL || kind == PREPARE_MESSAGES)
+    else if (kind <= PREPARE_SIGNAL || kind == PREPARE_MESSAGES || kind == PREPARE_EMBEDDINGS)
         check_generation(p);
     else
         check_json(&p->reply);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#define SCRIPT_EMBD     8
 #define SCRIPT_TEXT_MAX (1 << 24)
 
 struct script_row {
@@ -22,6 +23,7 @@ struct script_row {
     int32_t n_scored; /* entries that are filled: never again, whoever asked may read them */
     int32_t n_score_top;
     struct engine_signal signal;
+    float *hidden;
     int32_t fail_at; /* token index; -1 = never */
     enum err_code fail_code;
     bool is_endless, breaks_step, ignore_end;
@@ -146,6 +148,7 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     row->scores = req->prompt_scores;
     row->n_score_top = req->n_score_top;
     row->signal = req->signal;
+    row->hidden = req->hidden;
     int32_t room = e->info.n_ctx - req->n_prompt;
     row->max_tokens = req->max_tokens < 0 || req->max_tokens > room ? room : req->max_tokens;
     row->ignore_end = req->ignore_end;
@@ -248,6 +251,8 @@ static void script_decode(struct script_row *row, struct engine_result *res)
     if (row->max_tokens == 0) {
         for (int32_t i = 0; i < row->signal.n_bins; i++)
             row->signal.bins[i] = i + 1;
+        for (int32_t i = 0; row->hidden && i < SCRIPT_EMBD; i++)
+            row->hidden[i] = (float)(row->ids[row->n_prompt - 1] - 4 * row->n_prompt + i);
         res->finish = FINISH_LENGTH;
         return;
     }
@@ -351,6 +356,7 @@ struct engine *engine_script_new(const struct engine_script_config *config)
         .model_id = "script",
         .fingerprint = "fp_000000000000",
         .n_vocab = BYTE_VOCAB_SIZE,
+        .n_embd = SCRIPT_EMBD,
         .n_ctx = config->n_ctx,
         .n_ctx_train = config->n_ctx,
         .max_rows = config->max_rows,

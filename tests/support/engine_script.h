@@ -8,7 +8,8 @@
  *   !nan           fails with the first token (ERR_NUMERIC) !refuse        open fails (ERR_INVALID)
  *   !break         the whole step fails                     !forever       tokens until the length is reached
  * Without a command the prompt's bytes come back (at most 64).
- * Think spans, stop strings and forced ids are guide.h's. Scores of a prompt are -0.25 each; bin i of a signal is i + 1. A step that takes ids beyond the promised ones is a bug. */
+ * Think spans, stop strings and forced ids are guide.h's. Scores of a prompt are -0.25 each; bin i of a signal is i + 1; number i of 8 of a hidden
+ * state is the last id - 4 x the prompt's length + i. A step that takes ids beyond the promised ones is a bug. */
 #ifndef PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 #define PLUMB_TESTS_SUPPORT_ENGINE_SCRIPT_H
 

@@ -445,6 +445,41 @@ static void a_signal_counts_the_last_log_softmax(void **state)
     }
 }
 
+static void a_hidden_state_is_that_of_the_last_id(void **state)
+{
+    enum { N = 70, EMBD = 512 };
+    static int32_t ids[PROMPT_MAX];
+    static float hidden[4][EMBD];
+    struct tiny_engine t;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        tiny_engine_open(&t,
+                         &(struct tiny_config){ files[f], N, 2, 0, 0, 0 }); /* fills the context */
+        size_t bytes = (size_t)t.engine->info.n_embd * sizeof(float);
+        assert_true(bytes > 0 && bytes <= sizeof(hidden[0]));
+        for (int i = 0; i < 4; i++) { /* in chunks of three sizes; and a shorter prompt */
+            static const int32_t chunks[] = { 32, 7, 1, 32 };
+            memset(hidden[i], 0xee, sizeof(hidden[i]));
+            struct engine_request req = request(ids, i < 3 ? N : N - 1, 0);
+            req.hidden = hidden[i];
+            row_id row = open_row(&t, &req);
+            grow(&t, row, INT32_MAX);
+            struct engine_result res = { 0 };
+            while (res.finish == FINISH_NONE)
+                res = step(&t, row, chunks[i]);
+            assert_int_equal(res.finish, FINISH_LENGTH);
+            assert_int_equal(res.n_tokens, 0);
+            t.engine->ops->close(t.engine, row);
+        }
+        for (int32_t i = 0; i < t.engine->info.n_embd; i++)
+            assert_true(isfinite(hidden[0][i]));
+        assert_memory_equal(hidden[1], hidden[0], bytes);
+        assert_memory_equal(hidden[2], hidden[0], bytes);
+        assert_memory_not_equal(hidden[3], hidden[0], bytes);
+        tiny_engine_close(&t);
+    }
+}
+
 static void odd_wishes_are_refused(void **state)
 {
     int32_t ids[PROMPT_MAX], bins[1];
@@ -470,6 +505,11 @@ static void odd_wishes_are_refused(void **state)
     req = request(ids, 10, 1);
     req.signal = (struct engine_signal){ 1, -1, bins };
     assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    req.signal.n_bins = 0;
+    float hidden[1];
+    req.hidden = hidden;
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "embedding"));
     req = request(ids, 10, 0);
     req.prompt_scores = scores;
     req.n_score_top = ENGINE_LOGPROBS_MAX + 1;
@@ -496,6 +536,7 @@ int main(void)
         cmocka_unit_test(scores_are_the_plain_log_softmax),
         cmocka_unit_test(scores_do_not_depend_on_the_cut),
         cmocka_unit_test(a_signal_counts_the_last_log_softmax),
+        cmocka_unit_test(a_hidden_state_is_that_of_the_last_id),
         cmocka_unit_test(odd_wishes_are_refused),
     };
     log_set_level(LOG_LEVEL_WARN);
