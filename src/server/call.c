@@ -153,6 +153,7 @@ static void call_describe(struct call *call)
         [PREPARE_CHAT] = &dialect_chat,         [PREPARE_COMPLETIONS] = &dialect_completions,
         [PREPARE_SIGNAL] = &dialect_signal,     [PREPARE_RESPONSES] = &dialect_responses,
         [PREPARE_MESSAGES] = &dialect_messages, [PREPARE_EMBEDDINGS] = &dialect_embeddings,
+        [PREPARE_INFILL] = &dialect_infill,
     };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;

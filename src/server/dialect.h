@@ -95,12 +95,15 @@ extern const struct dialect dialect_chat;
 extern const struct dialect dialect_completions;
 extern const struct dialect dialect_messages;
 extern const struct dialect dialect_embeddings; /* as dialect_signal */
-extern const struct dialect dialect_signal;     /* has but `whole` and `id_prefix` */
+extern const struct dialect dialect_infill;
+extern const struct dialect dialect_signal; /* has but `whole` and `id_prefix` */
 /* Writes nothing: the answer goes into the log of head->response, from which streams and replies are told (call_response.c). */
 extern const struct dialect dialect_responses;
 
 /* --- dialect_logprobs.c: a member "logprobs" or "prompt_logprobs" of a choice --- */
 struct json_writer;
+/* A member "timings", as llama.cpp's clients read them. dialect_openai.c */
+void dialect_timings(struct json_writer *w, const struct dialect_usage *u);
 void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
                            const struct dialect_choice *c);
 /* The values of that member's list alone, comma-separated. */

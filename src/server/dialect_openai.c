@@ -65,6 +65,11 @@ static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
     json_int(w, u->reasoning_tokens);
     json_end_object(w);
     json_end_object(w);
+    dialect_timings(w, u);
+}
+
+void dialect_timings(struct json_writer *w, const struct dialect_usage *u)
+{
     json_key(w, "timings");
     json_begin_object(w);
     openai_rate(w, "prompt", u->prompt_tokens, u->prompt_us);

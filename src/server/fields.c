@@ -29,8 +29,9 @@ struct fields_row {
 #define RESP       FIELDS_ROUTE_RESPONSES
 #define MSG        FIELDS_ROUTE_MESSAGES
 #define EMB        FIELDS_ROUTE_EMBEDDINGS
-#define EVERY      (ALL | SIGNAL | RESP | MSG | EMB)
-#define MOST       (ALL | RESP | MSG)
+#define FILL       FIELDS_ROUTE_INFILL
+#define EVERY      (ALL | SIGNAL | RESP | MSG | EMB | FILL)
+#define MOST       (ALL | RESP | MSG | FILL)
 #define NUMBER     FIELDS_KIND_NUMBER
 #define INT        FIELDS_KIND_INT
 #define BOOL       FIELDS_KIND_BOOL
@@ -45,9 +46,9 @@ static const struct fields_row fields_table[] = {
     { "prompt", COMP | SIGNAL, OTHER, 0, 0, 0, "a string, an array of strings, an array of token ids, or an array of those (of a signal, one alone); control tokens in strings are parsed" },
     { "stream", MOST, BOOL, 0, 0, AT(stream), "server-sent events" },
     { "stream_options", ALL, OTHER, 0, 0, 0, "`include_usage`: a last chunk with empty `choices` and the usage" },
-    { "max_tokens", ALL, INT, -1, BIG, AT(max_tokens), "at most so many tokens, clamped to the room; unset or -1: until the model ends or the context is full; 0: only with `echo` or `prompt_logprobs`" },
+    { "max_tokens", ALL | FILL, INT, -1, BIG, AT(max_tokens), "at most so many tokens, clamped to the room; unset or -1: until the model ends or the context is full; 0: only with `echo` or `prompt_logprobs`" },
     { "max_completion_tokens", ALL, INT, -1, BIG, AT(max_completion_tokens), "as `max_tokens`, and wins over it" },
-    { "n_predict", COMP, INT, -1, BIG, AT(max_tokens), "as `max_tokens`" },
+    { "n_predict", COMP | FILL, INT, -1, BIG, AT(max_tokens), "as `max_tokens`" },
     { "n", ALL, INT, 1, LIMIT_CHOICES, AT(n), "answers per prompt; the first equals the one that `n` = 1 gives" },
     { "best_of", COMP, INT, 1, LIMIT_CHOICES, AT(best_of), "only the value of `n`" },
     { "temperature", MOST, NUMBER, 0, 100, AT(temperature), "0: always the likeliest token" },
@@ -64,13 +65,19 @@ static const struct fields_row fields_table[] = {
     { "frequency_penalty", MOST, NUMBER, -100, 100, AT(frequency_penalty), "0: off" },
     { "seed", MOST, INT, -9223372036854775808.0, 9223372036854775807.0, AT(seed), "same seed, same answer; unset or -1: a random one, told in the header `x-plumb-seed`" },
     { "logit_bias", MOST, OTHER, 0, 0, 0, "object of token id to a number from -100 to 100; -100: never" },
-    { "stop", ALL | RESP, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
+    { "stop", ALL | RESP | FILL, OTHER, 0, 0, 0, "a string or up to 16 strings of up to 256 bytes; empty ones are ignored" },
     { "logprobs", CHAT, BOOL, 0, 0, AT(logprobs), "log-probabilities of the answer's tokens" },
     { "top_logprobs", CHAT, INT, 0, 20, AT(n_logprobs), "so many of the likeliest tokens at each place; needs `logprobs`" },
     { "logprobs", COMP, INT, 0, 20, AT(n_logprobs), "log-probabilities of the tokens and of so many of the likeliest" },
     { "echo", COMP, BOOL, 0, 0, AT(echo), "the prompt comes first in the text, and with `logprobs` in its lists" },
     { "prompt_logprobs", COMP, INT, 0, 20, AT(n_prompt_logprobs), "log-probabilities of the prompt's tokens and of so many of the likeliest in their places" },
-    { "suffix", COMP, OTHER, 0, 0, 0, "not supported: 400 unless empty" },
+    { "suffix", COMP, OTHER, 0, 0, 0, "what follows the answer: for models with fill-in-the-middle tokens, else 400 unless empty; the prompt is a string then" },
+    { "input_prefix", FILL, OTHER, 0, 0, 0, "text before the gap" },
+    { "input_suffix", FILL, OTHER, 0, 0, 0, "text behind it" },
+    { "prompt", FILL, OTHER, 0, 0, 0, "how the answer begins" },
+    { "input_extra", FILL, OTHER, 0, 0, 0, "further files: an array of objects with `filename` and `text`" },
+    { "cache_prompt", FILL, NOTED, 0, 0, 0, "accepted" },
+    { "samplers", FILL, NOTED, 0, 0, 0, "accepted: the order of filters is fixed" },
     { "ignore_eos", MOST, BOOL, 0, 0, AT(ignore_eos), "the model's end tokens do not end the answer" },
     { "tools", CHAT | SIGNAL, OTHER, 0, 0, 0, "functions that the model may call ([tools](tools.md)); of a signal, handed to the template" },
     { "tool_choice", CHAT | SIGNAL, OTHER, 0, 0, 0, "`auto`; `none` hides the tools from the template; `required` or a named function: the answer begins with a call" },
@@ -221,8 +228,8 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 
 static void fields_print_routes(struct buf *out, unsigned routes)
 {
-    static const char *const names[] = { "chat",      "completions", "signal",
-                                         "responses", "messages",    "embeddings" };
+    static const char *const names[] = { "chat",     "completions", "signal", "responses",
+                                         "messages", "embeddings",  "infill" };
     bool is_first = true;
     if (routes == EVERY) {
         buf_add_str(out, "all");

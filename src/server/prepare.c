@@ -270,13 +270,11 @@ static bool prepare_embeddings(struct prepare_generation *g, struct api_error *e
 static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct api_error *e)
 {
     static const enum fields_route routes[] = {
-        [PREPARE_CHAT] = FIELDS_ROUTE_CHAT,
-        [PREPARE_COMPLETIONS] = FIELDS_ROUTE_COMPLETIONS,
-        [PREPARE_SIGNAL] = FIELDS_ROUTE_SIGNAL,
-        [PREPARE_EMBEDDINGS] = FIELDS_ROUTE_EMBEDDINGS,
+        [PREPARE_CHAT] = FIELDS_ROUTE_CHAT,     [PREPARE_COMPLETIONS] = FIELDS_ROUTE_COMPLETIONS,
+        [PREPARE_SIGNAL] = FIELDS_ROUTE_SIGNAL, [PREPARE_EMBEDDINGS] = FIELDS_ROUTE_EMBEDDINGS,
+        [PREPARE_INFILL] = FIELDS_ROUTE_INFILL,
     };
     enum fields_route route = routes[g->p->kind];
-    const struct json *suffix = json_get_set(g->body, "suffix");
     if (!fields_read(g->body, route, &g->fields, g->p->ignored, e) ||
         !prepare_model_name(g->ctx, g->body, e))
         return false;
@@ -290,9 +288,6 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
         !prepare_bias(g, e) || !prepare_stops(g, e) || !prepare_logprobs(g, e) ||
         !prepare_limits(g, e))
         return false;
-    if (route == FIELDS_ROUTE_COMPLETIONS && suffix &&
-        !(json_is(suffix, JSON_TYPE_STRING) && suffix->len == 0))
-        return api_error_set(e, 400, "unsupported_value", "suffix", "suffix: is not supported");
     g->p->is_stream = g->fields.stream;
     return true;
 }
@@ -375,7 +370,8 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
         prepare_messages(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_COUNT_TOKENS)
         prepare_count_tokens(ctx, &doc.root, p);
-    else if (in->kind <= PREPARE_SIGNAL || in->kind == PREPARE_EMBEDDINGS)
+    else if (in->kind <= PREPARE_SIGNAL || in->kind == PREPARE_EMBEDDINGS ||
+             in->kind == PREPARE_INFILL)
         prepare_generation(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_TOKENIZE)
         prepare_tokenize(ctx, &doc.root, p);

@@ -201,8 +201,14 @@ bool prepare_prompts(struct prepare_generation *g, struct api_error *e)
     bool has_messages = json_get_set(g->body, "messages") != NULL;
     if (g->p->kind == PREPARE_CHAT)
         return prepare_chat(g, e);
+    const struct json *suffix = json_get_set(g->body, "suffix");
+    if (g->p->kind == PREPARE_COMPLETIONS && suffix &&
+        !(json_is(suffix, JSON_TYPE_STRING) && suffix->len == 0))
+        return prepare_suffix(g, suffix, e);
     if (g->p->kind == PREPARE_COMPLETIONS)
         return prepare_list(g, e);
+    if (g->p->kind == PREPARE_INFILL)
+        return prepare_infill(g, e);
     if (g->p->kind == PREPARE_EMBEDDINGS)
         return prepare_inputs(g, e);
     if (has_prompt == has_messages)

@@ -1,9 +1,12 @@
 /* route.c - which path does what, and what a head alone decides: Host, Origin, method, size. */
+#include "server/fim.h"
 #include "server/server_int.h"
 #include "json/json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 struct route {
     const char *path;
@@ -48,9 +51,44 @@ static void route_live(struct server *s, const char *rest, struct buf *out, stru
     route_write_state(s, out);
 }
 
+static void route_write_flag(struct json_writer *w, const char *name, bool v)
+{
+    json_key(w, name);
+    json_bool(w, v);
+}
+
+/* What a request that says nothing gets: the flags, else the model's advice; null: this server's own. */
+static void route_write_default(struct json_writer *w, const char *name, double flag, double model)
+{
+    double v = isnan(flag) ? model : flag;
+    json_key(w, name);
+    if (isnan(v))
+        json_null(w);
+    else
+        json_double(w, v);
+}
+
+static void route_write_defaults(const struct server *s, struct json_writer *w)
+{
+    const struct server_sampling *flag = &s->config.sampling, *model = &s->model.sampling;
+    int64_t top_k = flag->top_k >= 0 ? flag->top_k : model->top_k;
+    json_key(w, "gen_defaults");
+    json_begin_object(w);
+    route_write_default(w, "temperature", flag->temperature, model->temperature);
+    route_write_default(w, "top_p", flag->top_p, model->top_p);
+    route_write_default(w, "top_k", NAN, top_k >= 0 ? (double)top_k : NAN);
+    json_end_object(w);
+}
+
 static void route_write_model(struct server *s, struct json_writer *w)
 {
     const struct engine_info *info = &s->model.engine->info;
+    bool has_chat = s->model.chat_template != NULL, thinks = s->model.style.thought != NULL;
+    time_t created = (time_t)info->created;
+    char created_at[40];
+    struct tm tm;
+    gmtime_r(&created, &tm);
+    strftime(created_at, sizeof(created_at), "%Y-%m-%dT%H:%M:%SZ", &tm);
     json_begin_object(w);
     json_key(w, "id");
     json_str(w, s->model_id);
@@ -64,22 +102,43 @@ static void route_write_model(struct server *s, struct json_writer *w)
     json_int(w, info->n_ctx);
     json_key(w, "max_model_len"); /* the same, as clients of vLLM read it */
     json_int(w, info->n_ctx);
+    json_key(w, "type"); /* from here to created_at as Anthropic's clients read it */
+    json_str(w, "model");
+    json_key(w, "display_name");
+    json_str(w, s->model_id);
+    json_key(w, "created_at");
+    json_str(w, created_at);
+    json_key(w, "batch_mode");
+    json_str(w, "batch");
+    route_write_defaults(s, w);
+    const struct {
+        const char *name;
+        bool is_there;
+        bool is_outer; /* clients look for it beside `capabilities` too */
+    } flags[] = {
+        { "chat_completions", has_chat, false },
+        { "text_completions", true, false },
+        { "anthropic_messages", has_chat, false },
+        { "responses", has_chat, false },
+        { "streaming", true, false },
+        { "tools", has_chat, true },
+        { "reasoning", thinks, true },
+        { "structured_output", false, true },
+        { "logprobs", true, false },
+        { "embeddings", true, true },
+        { "infill", fim_find(s->model.tokenizer) != NULL, false },
+        { "vision", false, true },
+        { "audio", false, true },
+        { "adapters", false, true },
+        { "training", false, true },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++)
+        if (flags[i].is_outer)
+            route_write_flag(w, flags[i].name, flags[i].is_there);
     json_key(w, "capabilities");
     json_begin_object(w);
-    json_key(w, "chat_completions");
-    json_bool(w, s->model.chat_template != NULL);
-    json_key(w, "text_completions");
-    json_bool(w, true);
-    json_key(w, "streaming");
-    json_bool(w, true);
-    json_key(w, "logprobs");
-    json_bool(w, true);
-    json_key(w, "tools");
-    json_bool(w, false);
-    json_key(w, "structured_output");
-    json_bool(w, false);
-    json_key(w, "vision");
-    json_bool(w, false);
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++)
+        route_write_flag(w, flags[i].name, flags[i].is_there);
     json_end_object(w);
     json_end_object(w);
 }
@@ -99,6 +158,12 @@ static void route_models(struct server *s, const char *rest, struct buf *out, st
     json_begin_array(&w);
     route_write_model(s, &w);
     json_end_array(&w);
+    json_key(&w, "has_more"); /* as Anthropic's clients page */
+    json_bool(&w, false);
+    json_key(&w, "first_id");
+    json_str(&w, s->model_id);
+    json_key(&w, "last_id");
+    json_str(&w, s->model_id);
     json_end_object(&w);
 }
 
@@ -174,6 +239,7 @@ static const struct route routes[] = {
     { "/v1/responses/", HTTP_METHOD_GET, .later = call_response_ask, .is_prefix = true },
     { "/v1/responses/", HTTP_METHOD_POST, .later = call_response_ask, .is_prefix = true },
     { "/v1/responses/", HTTP_METHOD_DELETE, .later = call_response_ask, .is_prefix = true },
+    { "/infill", HTTP_METHOD_POST, .kind = PREPARE_INFILL },
     { "/v1/embeddings", HTTP_METHOD_POST, .kind = PREPARE_EMBEDDINGS },
     { "/embeddings", HTTP_METHOD_POST, .kind = PREPARE_EMBEDDINGS },
     { "/v1/messages", HTTP_METHOD_POST, .kind = PREPARE_MESSAGES },

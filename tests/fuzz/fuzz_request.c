@@ -120,7 +120,8 @@ static void check_kind(enum prepare_kind kind, const uint8_t *data, size_t size,
         check_error(&p->error);
     else if (p->response)
         check_response(p);
-    else if (kind <= PREPARE_SIGNAL || kind == PREPARE_MESSAGES || kind == PREPARE_EMBEDDINGS)
+    else if (kind <= PREPARE_SIGNAL || kind == PREPARE_MESSAGES || kind == PREPARE_EMBEDDINGS ||
+             kind == PREPARE_INFILL)
         check_generation(p);
     else
         check_json(&p->reply);
