@@ -21,7 +21,7 @@ static const int rows[] = { 1, 3, 8, 9, 17, 33 };
 static const int ins_32[] = { 1, 3, 9, 33, 70 };
 static const int ins_256[] = { 1, 3, 5, 9 };
 static const int outs[] = { 1, 16, 37, 83 };
-static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 64 };
+static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 50, 64, 170 };
 #endif
 
 static int64_t n_ins(enum dtype type)
@@ -191,13 +191,18 @@ static void check_type(struct check *c, enum dtype type)
     if (!c->is_quick || type == DTYPE_Q8_0)
         check_product(c, &p, 515, 0, 513); /* more than one pass */
     free_all(c, &p);
+    if (type == DTYPE_Q4_1) { /* more groups than LIN_MINS */
+        pack_all(c, &p, type, 16, (int64_t)32 * 515);
+        check_product(c, &p, 50, 0, -1);
+        free_all(c, &p);
+    }
 }
 
 /* q, k and v of different types at once. */
 static void check_many(struct check *c)
 {
     static const enum dtype mix[4] = { DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_F16, DTYPE_Q8_0 };
-    static const int counts[] = { 1, 2, 5, 16, 40 };
+    static const int counts[] = { 1, 2, 5, 16, 40, 176 };
     struct packed p[4];
     for (int i = 0; i < 4; i++)
         pack_all(c, &p[i], mix[i], 20 + 16 * i, 512);

@@ -93,8 +93,9 @@ static bool level_detected(enum cpu_level level)
                   has_bits(l7.c, 1u << 11) && (xcr0() & XCR0_AVX512) == XCR0_AVX512;
     if (level == CPU_LEVEL_AVX512)
         return avx512;
-    /* AMX-TILE d24, AMX-INT8 d25 */
-    return avx512 && has_bits(l7.d, 1u << 24 | 1u << 25) && (xcr0() & XCR0_AMX) == XCR0_AMX;
+    /* AMX-BF16 d22, AMX-TILE d24, AMX-INT8 d25 */
+    return avx512 && has_bits(l7.d, 1u << 22 | 1u << 24 | 1u << 25) &&
+           (xcr0() & XCR0_AMX) == XCR0_AMX;
 }
 
 /* Ask the system for the tile registers: per process, before the threads that use them start. False: refused. */

@@ -16,7 +16,7 @@ enum cpu_level {
     CPU_LEVEL_AVX2,    /* x86: AVX2, FMA, F16C */
     CPU_LEVEL_AVXVNNI, /* + AVX-VNNI (256 bit) */
     CPU_LEVEL_AVX512,  /* + AVX-512 F BW VL DQ VNNI */
-    CPU_LEVEL_AMX,     /* + AMX-TILE, AMX-INT8 */
+    CPU_LEVEL_AMX,     /* + AMX-TILE, AMX-INT8, AMX-BF16 */
     CPU_LEVEL_COUNT
 };
 

@@ -94,7 +94,8 @@ struct act {
     float *s;  /* [.] d * sum of q */
     /* [.] What undoes a bias in the codes: -8, -16, -128 times the sum of q; -32 times that over each half. */
     int32_t *neg8, *neg16, *neg128, *neg32_0, *neg32_1;
-    float *f; /* [rows][in] cleaned copy, for float weights */
+    uint16_t *bf16; /* [.][32] q as bf16, each four in the order 0 2 1 3; NULL: not asked for */
+    float *f;       /* [rows][in] cleaned copy, for float weights */
 };
 
 static inline int64_t act_index(const struct act *a, int64_t t, int64_t g)
@@ -112,14 +113,20 @@ struct lin_job {
 };
 
 /* Per-thread scratch of linear: an unpacked part of a tile and the accumulators of a few tiles. */
-#define LIN_CHUNK   32 /* groups that are unpacked at a time */
-#define LIN_BATCH   8  /* groups whose tile products go before their chains */
-#define LIN_N_TILES 4  /* tiles that share a pass over the activations */
+#define LIN_CHUNK      32 /* groups that are unpacked at a time */
+#define AMX_CHUNK      16 /* for tiles: 28 KiB with two blocks of x and the dots; 32 is 4 % slower */
+#define AMX_CHUNK_BF16 8  /* for tiles of bf16, 4 times as large */
+#define LIN_MINS       512 /* groups whose minimums are unpacked at a time */
+#define LIN_N_TILES    4   /* tiles that share a pass over the activations */
 struct lin_scratch {
-    _Alignas(64) uint8_t codes[LIN_CHUNK][512];             /* [group][j][4r + b], unsigned */
-    _Alignas(64) float scale[LIN_CHUNK][3][TILE];           /* d, then m or (s0, s1) */
+    union {
+        _Alignas(64) uint8_t codes[LIN_CHUNK][512]; /* [group][j][4r + b], unsigned */
+        _Alignas(64) uint8_t tiles[(AMX_CHUNK_BF16 + 1) * 4 * GROUP * TILE]; /* linear_amx.c */
+    };
+    _Alignas(64) float scale[LIN_CHUNK][3][TILE]; /* d, then m or (s0, s1) */
+    _Alignas(64) float min[LIN_MINS][TILE];
     _Alignas(64) float acc[LIN_N_TILES][2][CPU_ROWS][TILE]; /* ad, am */
-    _Alignas(64) int32_t dot[LIN_BATCH][TILE][TILE]; /* tile products: [group][row of x][row] */
+    _Alignas(64) float dot[2][2][TILE][TILE]; /* tile products: [step][one of two][row of x][row] */
 };
 
 /* Tiles [tile0, tile1) of a job, all its rows. Need: 1 <= tile1 - tile0 <= LIN_N_TILES when n_rows > 8. */
@@ -128,6 +135,7 @@ typedef void lin_fn(const struct lin_job *job, int64_t tile0, int64_t tile1, str
 struct lin_ops {
     const char *name;
     lin_fn *grouped, *plain; /* quantised kinds; float kinds */
+    int bf16_rows;           /* from so many rows on Q6_K reads act's bf16; 0: never */
 };
 
 /* Row-wise kernels. All pointers may be unaligned. */

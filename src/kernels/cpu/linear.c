@@ -24,7 +24,8 @@ struct lin_run {
     bool grouped; /* the form of x in this pass: quantised or float */
 };
 
-/* Bytes of the arrays of struct act: quantised rows and cleaned copies share them, and the copies are the larger. */
+/* Bytes of the arrays of struct act: quantised rows and cleaned copies share them, and the copies are the larger: 128 bytes for
+ * a group, against 124. */
 static size_t act_bytes(int64_t in)
 {
     size_t groups = (size_t)(in + GROUP - 1) / GROUP;
@@ -46,7 +47,7 @@ bool cpu_linear_reserve(struct cpu_state *st, int64_t in)
     return true;
 }
 
-static void act_lay_out(struct act *a, uint8_t *mem, int n_rows, int64_t in)
+static void act_lay_out(struct act *a, uint8_t *mem, int n_rows, int64_t in, bool with_bf16)
 {
     a->mb = n_rows < TILE ? n_rows : TILE;
     a->n_groups = in / GROUP;
@@ -62,6 +63,7 @@ static void act_lay_out(struct act *a, uint8_t *mem, int n_rows, int64_t in)
     a->neg128 = a->neg16 + n;
     a->neg32_0 = a->neg128 + n;
     a->neg32_1 = a->neg32_0 + n;
+    a->bf16 = with_bf16 ? (uint16_t *)(a->neg32_1 + n) : NULL;
     a->f = (float *)a->q;
 }
 
@@ -103,10 +105,24 @@ static void run_all(struct cpu_state *st, pool_fn *fn, void *ctx, int64_t n, boo
         fn(ctx, i, 0);
 }
 
+/* The last block's rows that do not exist take part in products of whole blocks: what lies there must not be denormal, which
+ * would take hundreds of cycles. */
+static void clear_missing(struct act *a, int n_rows)
+{
+    for (int64_t g = 0; n_rows % a->mb && g < a->n_groups; g++) {
+        int64_t i = act_index(a, n_rows, g);
+        size_t n = (size_t)(a->mb - n_rows % a->mb) * sizeof(float);
+        memset(&a->d[i], 0, n);
+        memset(&a->s[i], 0, n);
+    }
+}
+
 static void prepare(struct lin_run *r)
 {
     int64_t per_row = (r->act.n_groups + QUANTISE_PER - 1) / QUANTISE_PER;
     bool small = r->n_rows * r->x.cols <= 16384;
+    if (r->grouped)
+        clear_missing(&r->act, r->n_rows);
     if (r->grouped)
         run_all(r->st, prepare_chunk, r, r->n_rows * per_row, small);
     else
@@ -161,7 +177,11 @@ static struct lin_cut cut_tiles(const struct weight *w, int n_rows, int threads,
 static void lin_pass(struct lin_run *r, const struct tensor *y, const struct weight *const *w,
                      int n)
 {
-    act_lay_out(&r->act, r->st->act_mem, r->n_rows, r->x.cols);
+    const int bf16_rows = r->st->lin.bf16_rows;
+    bool wide = false;
+    for (int i = 0; bf16_rows && r->n_rows >= bf16_rows && i < n; i++)
+        wide = wide || w[i]->kind == LIN_KIND_Q6_K;
+    act_lay_out(&r->act, r->st->act_mem, r->n_rows, r->x.cols, wide);
     prepare(r);
     int64_t bytes = 0, total = 0;
     r->n = 0;

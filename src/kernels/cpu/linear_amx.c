@@ -1,14 +1,28 @@
-/* Matrix products with AMX tiles, for many rows of x. Few rows go the AVX-512 way, and so does
- * Q6_K: its scales change every 16 elements, and half-filled tile products cost what full ones do (no gain measured).
+/* Matrix products with AMX tiles, for many rows of x.
  *
  * A tile product of 16 rows of x, 16 rows of w and one group of 32 gives the exact integer dots; the two f32 chains are then
- * AVX-512's, so the bits are the same. The tile unit works beside the vector unit: tile products run a batch
- * of groups ahead of the chains. Their results pass through memory (there is no other way from a tile to a vector register).
+ * AVX-512's, so the bits are the same. Dots pass through memory: there is no other way from a tile to a vector register.
+ *
+ * What shapes this file, measured on Emerald Rapids: while tile instructions are in flight, and for about 100 cycles after, port 5
+ * does no 512-bit multiplication, fma or conversion (48 of them: 9.3 ns alone, 17.9 beside one tile instruction), but it adds and
+ * subtracts. So no dot is converted:
+ * - int8 products start from C = 0x4B400000, the bits of the float 1.5 * 2^23. A sum of less than 2^22 added to that stays in its
+ *   binade, and subtracting the float leaves the dot, exactly. Products run between the chains of the groups before them: 17.4 ns
+ *   for a group of 16 x 16 against 23 in turns, 8 groups each, with conversions.
+ * - Q6_K's scales change every 16 elements, so they go into the codes: scale * code is an integer of up to 13 bits, the sum of two
+ *   bf16 numbers, its upper 8 bits and the rest. bf16 products add integers under 2^24 in f32, exactly in any order, so the dots of
+ *   both parts end in one tile as the float s0 * dot0 + s1 * dot1: 19.5 ns; two int8 products and their sum, 32. For the other
+ *   kinds bf16 is the faster in the first-level cache (15.3 ns) and the slower with x in the second, being twice as large.
+ * - The chain of minimums, which needs no dots, is a pass of its own when no tile instruction is about, over whole rows, whose
+ *   accumulators then need not be kept.
+ *
  * The tile instructions are spelled in asm: gcc 12's intrinsics declare neither the memory that they read nor all of the
  * configuration, so stores to it may legally be moved. Nothing else in this file touches tile registers. */
 #include "kernels/cpu/linear_zmm.h"
 
-#define AMX_ROWS_MIN 48 /* under this the tiles do not win */
+/* Rows of x from which the tiles win (48: by 15 %; 32: not); in bf16, whose unpacking takes 60 ns a group, later (128: even). */
+#define AMX_ROWS_MIN      48
+#define AMX_ROWS_MIN_BF16 160
 
 /* C: tmm0, tmm1; A (x): tmm4, tmm5; B (w): tmm6, tmm7. */
 struct tile_config {
@@ -17,16 +31,21 @@ struct tile_config {
     uint8_t rows[16];
 };
 
+static const struct tile_config tiles_int8 = {
+    .palette = 1,
+    .colsb = { 64, 64, 0, 0, GROUP, GROUP, 64, 64 },
+    .rows = { 16, 16, 0, 0, 16, 16, GROUP / 4, GROUP / 4 },
+};
+static const struct tile_config tiles_bf16 = {
+    .palette = 1,
+    .colsb = { 64, 64, 0, 0, 64, 64, 64, 64 },
+    .rows = { 16, 16, 0, 0, 16, 16, GROUP / 2, GROUP / 2 },
+};
+
 /* Per call: the registers are released at its end, so that a thread that is switched out does not carry 8 KiB of tiles. */
-static void tiles_configure(void)
+static void tiles_configure(bool wide)
 {
-    struct tile_config c = { .palette = 1 };
-    for (int i = 0; i < 2; i++) {
-        c.rows[i] = 16, c.colsb[i] = 64;
-        c.rows[4 + i] = 16, c.colsb[4 + i] = GROUP;
-        c.rows[6 + i] = GROUP / 4, c.colsb[6 + i] = 64;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(c));
+    __asm__ volatile("ldtilecfg %0" ::"m"(*(wide ? &tiles_bf16 : &tiles_int8)));
 }
 
 static void tiles_release(void)
@@ -34,58 +53,148 @@ static void tiles_release(void)
     __asm__ volatile("tilerelease");
 }
 
-/* C = x q * w codes, exact: [row of x][row of w]. */
-#define TILE_PRODUCT(C, A, B, q, codes)                                  \
-    __asm__ volatile("tilezero %%tmm" C "\n\t"                           \
-                     "tileloadd (%0,%2,1), %%tmm" A "\n\t"               \
-                     "tileloadd (%1,%3,1), %%tmm" B "\n\t"               \
-                     "tdpbssd %%tmm" B ", %%tmm" A ", %%tmm" C ::"r"(q), \
-                     "r"(codes), "r"((int64_t)GROUP), "r"((int64_t)64)   \
+#define DOT_ZERO 12582912.0f /* 1.5 * 2^23 */
+
+/* A row of C before an int8 product; a stride of 0 makes every row of it. */
+static const _Alignas(64) float dot_zero[TILE] = {
+    DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO,
+    DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO,
+};
+
+/* C = A * B: 16 rows of x, 16 of w. */
+#define PRODUCT_INT8(C, A, B, x, codes)                                                         \
+    __asm__ volatile("tileloadd (%0,%5,1), %%tmm" C "\n\t"                                      \
+                     "tileloadd (%1,%3,1), %%tmm" A "\n\t"                                      \
+                     "tileloadd (%2,%4,1), %%tmm" B "\n\t"                                      \
+                     "tdpbssd %%tmm" B ", %%tmm" A ", %%tmm" C ::"r"(dot_zero),                 \
+                     "r"(x), "r"(codes), "r"((int64_t)GROUP), "r"((int64_t)64), "r"((int64_t)0) \
+                     : "memory")
+/* C = A * B + A * B', where codes holds B and B'. */
+#define PRODUCT_BF16(C, A, B, x, codes)                                    \
+    __asm__ volatile("tilezero %%tmm" C "\n\t"                             \
+                     "tileloadd (%0,%3,1), %%tmm" A "\n\t"                 \
+                     "tileloadd (%1,%3,1), %%tmm" B "\n\t"                 \
+                     "tdpbf16ps %%tmm" B ", %%tmm" A ", %%tmm" C "\n\t"    \
+                     "tileloadd (%2,%3,1), %%tmm" B "\n\t"                 \
+                     "tdpbf16ps %%tmm" B ", %%tmm" A ", %%tmm" C ::"r"(x), \
+                     "r"(codes), "r"((codes) + 2 * STEP), "r"((int64_t)64) \
                      : "memory")
 #define TILE_STORE(C, dot) \
     __asm__ volatile("tilestored %%tmm" C ", (%0,%1,1)" ::"r"(dot), "r"((int64_t)64) : "memory")
 
-/* Number `slot` of a batch: its product, then the store of the one before, which has had time to finish (measured: 10.3 against
- * 12.3 ns a group). */
-Z_INLINE void tile_group(struct lin_scratch *s, int k, int slot, const int8_t *q)
+#define STEP (TILE * GROUP) /* elements of a tile A or B */
+
+/* --- unpacking of groups of a tile to scratch --- */
+
+/* As signed bytes. kind is a constant at each call. */
+Z_INLINE void unpack_int8(const enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+                          struct lin_scratch *s)
 {
-    if (slot % 2) {
-        TILE_PRODUCT("1", "5", "7", q, s->codes[k]);
-        TILE_STORE("0", s->dot[slot - 1]);
-    } else {
-        TILE_PRODUCT("0", "4", "6", q, s->codes[k]);
-        if (slot)
-            TILE_STORE("1", s->dot[slot - 1]);
+    const int shift = lin_log2_groups(kind);
+    const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
+    for (int k = 0; k < n; k++) {
+        const int64_t g = g0 + k;
+        const int sub = (int)(g & ((1 << shift) - 1));
+        const uint8_t *b = base + (g >> shift) * lin_block_bytes(kind);
+        const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
+        uint8_t *to = s->tiles + k * STEP;
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            __m512i lo, hi;
+            codes_pair(kind, c, j, &lo, &hi);
+            _mm512_store_si512(to + 64 * j, _mm512_sub_epi8(lo, bias));
+            _mm512_store_si512(to + 256 + 64 * j, _mm512_sub_epi8(hi, bias));
+        }
+        __m512 d, m, m1;
+        load_scales(kind, b, sub, &d, &m, &m1);
+        _mm512_store_ps(s->scale[k][0], d);
     }
 }
 
-Z_INLINE void tile_last(struct lin_scratch *s, int slot)
+/* Upper halves of the floats a and b to pairs: a bf16 number each. */
+Z_INLINE __m512i pair_floats(__m512 a, __m512 b)
 {
-    if (slot % 2)
-        TILE_STORE("1", s->dot[slot]);
-    else
-        TILE_STORE("0", s->dot[slot]);
+    return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(_mm512_castps_si512(a), 16),
+                                   _mm512_castps_si512(b));
 }
 
-/* Where the activations of the next work lie, fetched meanwhile: tile loads would wait for every line. */
-struct ahead {
-    const int8_t *q_near; /* the next 16 rows, this chunk: into the first-level cache */
-    const float *d_near;
-    const int8_t
-        *q_far; /* these rows, next chunk: into the second-level one, a part with each tile */
-    int far_line;
+/* What pair_floats drops. */
+Z_INLINE __m512 lower_part(__m512 a)
+{
+    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000u);
+    return _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), upper)));
+}
+
+/* Four signed codes of each lane times its scale. A tile's row 2j + o holds, side by side, the elements 4j + o and 4j + o + 2. */
+Z_INLINE void put_scaled(uint8_t *to, __m512i v, __m512 scale)
+{
+    for (unsigned o = 0; o < 2; o++) {
+        __m512 a = to_f32(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * o), 24));
+        __m512 b = to_f32(_mm512_srai_epi32(_mm512_slli_epi32(v, 8 - 8 * o), 24));
+        a = _mm512_mul_ps(a, scale);
+        b = _mm512_mul_ps(b, scale);
+        _mm512_store_si512(to + 64 * o, pair_floats(a, b));
+        _mm512_store_si512(to + 2 * STEP + 64 * o, pair_floats(lower_part(a), lower_part(b)));
+    }
+}
+
+/* Q6_K as two tiles of bf16 a group. */
+static void unpack_bf16(const uint8_t *base, int64_t g0, int n, struct lin_scratch *s)
+{
+    const enum lin_kind kind = LIN_KIND_Q6_K;
+    const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
+    for (int k = 0; k < n; k++) {
+        const int sub = (int)(g0 + k) & 7;
+        const uint8_t *b = base + (g0 + k) / 8 * lin_block_bytes(kind);
+        const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
+        uint8_t *to = s->tiles + k * 4 * STEP;
+        __m512 d, s0, s1;
+        load_scales(kind, b, sub, &d, &s0, &s1);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            __m512i lo, hi;
+            codes_pair(kind, c, j, &lo, &hi);
+            put_scaled(to + 128 * j, _mm512_sub_epi8(lo, bias), s0);
+            put_scaled(to + 512 + 128 * j, _mm512_sub_epi8(hi, bias), s1);
+        }
+        _mm512_store_ps(s->scale[k][0], d);
+    }
+}
+
+#define UNPACK_INT8(kind)                             \
+    case LIN_KIND_##kind:                             \
+        unpack_int8(LIN_KIND_##kind, base, g0, n, s); \
+        break;
+
+static void unpack_tile(enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+                        struct lin_scratch *s)
+{
+    switch (kind) {
+        UNPACK_INT8(Q4_0)
+        UNPACK_INT8(Q4_1)
+        UNPACK_INT8(Q5_0)
+        UNPACK_INT8(Q5_1)
+        UNPACK_INT8(Q8_0)
+        UNPACK_INT8(Q4_K)
+        UNPACK_INT8(Q5_K)
+    case LIN_KIND_Q6_K:
+        unpack_bf16(base, g0, n, s);
+        break;
+    default:
+        BUG_ON(true);
+    }
+}
+
+/* --- products and chains --- */
+
+/* What a pass over the rows of x works on. */
+struct pass {
+    const struct lin_job *job;
+    struct lin_scratch *s;
+    int64_t tile;
+    int u; /* its number in scratch */
+    const struct part *p;
 };
-
-Z_INLINE void fetch_ahead(const struct ahead *a, int k)
-{
-#pragma GCC unroll 8
-    for (int l = 0; l < TILE * GROUP; l += 64)
-        _mm_prefetch((const char *)a->q_near + k * TILE * GROUP + l, _MM_HINT_T0);
-    _mm_prefetch((const char *)(a->d_near + k * TILE), _MM_HINT_T0);
-    const char *far = (const char *)a->q_far + k * TILE * GROUP + 64 * a->far_line;
-    _mm_prefetch(far, _MM_HINT_T1);
-    _mm_prefetch(far + 64, _MM_HINT_T1);
-}
 
 /* 16 accumulators in: zero, or as kept. */
 Z_INLINE void acc_load(__m512 a[TILE], float (*acc)[TILE], bool is_first)
@@ -102,54 +211,176 @@ Z_INLINE void acc_store(const __m512 a[TILE], float (*acc)[TILE])
         _mm512_store_ps(acc[t], a[t]);
 }
 
-/* The chain of dots, 16 rows of x at once. i: their first index in x's arrays. */
-static void dots_block(const struct act *x, int64_t i, const struct part *p, struct lin_scratch *s,
-                       float (*acc)[TILE], const struct ahead *ahead)
+static void store_rows(const struct pass *a, int t0, const __m512 y[TILE])
 {
-    const int8_t *q = x->q + i * GROUP;
-    const float *dx = x->d + i;
-    __m512 ad[TILE];
-    acc_load(ad, acc, p->is_first);
-    for (int k0 = 0; k0 < p->n; k0 += LIN_BATCH) {
-        const int m = p->n - k0 < LIN_BATCH ? p->n - k0 : LIN_BATCH;
-        for (int b = 0; b < m; b++) {
-            tile_group(s, k0 + b, b, q + (k0 + b) * TILE * GROUP);
-            fetch_ahead(ahead, k0 + b);
+    int n = a->job->n_rows - t0;
+#pragma GCC unroll 16
+    for (int t = 0; t < TILE; t++)
+        if (t < n)
+            store_tile(a->job, a->tile, t0 + t, y[t]);
+}
+
+/* ad = fma(dot, d * dx, ad) for 16 rows of x. */
+Z_INLINE void chain_dots(const bool wide, __m512 ad[TILE], float (*dot)[TILE], const float *d,
+                         const float *dx)
+{
+    const __m512 dw = _mm512_load_ps(d), zero = _mm512_set1_ps(DOT_ZERO);
+#pragma GCC unroll 16
+    for (int t = 0; t < TILE; t++) {
+        __m512 u = _mm512_load_ps(dot[t]);
+        if (!wide)
+            u = _mm512_sub_ps(u, zero);
+        ad[t] = _mm512_fmadd_ps(u, _mm512_mul_ps(dw, _mm512_set1_ps(dx[t])), ad[t]);
+    }
+}
+
+/* The group whose product comes next. It runs over the groups of a block of x, then the next block's, and round again: what is
+ * computed after the last is not used. */
+struct ahead {
+    const uint8_t *x; /* the block's part of x */
+    int k;            /* group in it */
+    int block;
+};
+
+/* Bytes of x of a group of a block. */
+Z_INLINE int64_t x_step(const bool wide)
+{
+    return wide ? 2 * STEP : STEP;
+}
+
+static const uint8_t *x_base(const struct pass *a, bool wide)
+{
+    const struct act *x = a->job->x;
+    const uint8_t *at = wide ? (const uint8_t *)x->bf16 : (const uint8_t *)x->q;
+    return at + a->p->g0 * x_step(wide);
+}
+
+Z_INLINE void ahead_step(const bool wide, struct ahead *h, const struct pass *a, int n_blocks)
+{
+    h->k += 2;
+    if (h->k < a->p->n)
+        return;
+    h->k = 0;
+    h->x += a->job->x->n_groups * x_step(wide);
+    if (++h->block == n_blocks) {
+        h->block = 0;
+        h->x = x_base(a, wide);
+    }
+}
+
+/* Fetched meanwhile, with each group: a quarter of what this block needs of x in the next chunk, into the second-level cache. */
+Z_INLINE void fetch_x(const bool wide, const struct ahead *h, const struct pass *a, int i)
+{
+    const uint8_t *x = h->x + (h->k + i + (wide ? AMX_CHUNK_BF16 : AMX_CHUNK)) * x_step(wide);
+    const int part = (int)x_step(wide) / LIN_N_TILES;
+#pragma GCC unroll 4
+    for (int l = 0; l < part; l += 64)
+        _mm_prefetch((const char *)x + a->u * part + l, _MM_HINT_T1);
+}
+
+#define GROUP_PRODUCT(C, A, B, i)                                         \
+    do {                                                                  \
+        const uint8_t *x_ = h.x + (h.k + (i)) * x_step(wide);             \
+        if (wide)                                                         \
+            PRODUCT_BF16(C, A, B, x_, s->tiles + (h.k + (i)) * 4 * STEP); \
+        else                                                              \
+            PRODUCT_INT8(C, A, B, x_, s->tiles + (h.k + (i)) * STEP);     \
+    } while (0)
+
+/* The chains of dots of all rows of x, two groups a step. The products of a step are stored in the next and used in the one after,
+ * over the borders of blocks too. An odd last group has a neighbour that is computed from whatever lies there and not used; so are
+ * rows of the last block of x that do not exist. */
+Z_INLINE void dots_pass(const bool wide, const struct pass *a)
+{
+    struct lin_scratch *s = a->s;
+    const int n = a->p->n, n_rows = a->job->n_rows, n_blocks = (n_rows + TILE - 1) / TILE;
+    struct ahead h = { x_base(a, wide), 0, 0 };
+    const float *dx = a->job->x->d + a->p->g0 * TILE;
+    int at = 0;
+    GROUP_PRODUCT("0", "4", "6", 0);
+    GROUP_PRODUCT("1", "5", "7", 1);
+    ahead_step(wide, &h, a, n_blocks);
+    TILE_STORE("0", s->dot[0][0]);
+    GROUP_PRODUCT("0", "4", "6", 0);
+    TILE_STORE("1", s->dot[0][1]);
+    GROUP_PRODUCT("1", "5", "7", 1);
+    for (int t = 0; t < n_rows; t += TILE, dx += (a->job->x->n_groups - n) * TILE) {
+        __m512 ad[TILE];
+        if (a->p->is_last)
+            for (int64_t r = t; r < min_i64(t + TILE, n_rows);
+                 r++) /* the lines that y will go to */
+                __builtin_prefetch(a->job->y + r * a->job->y_stride + a->tile * TILE, 1);
+        acc_load(ad, &s->acc[a->u][0][t], a->p->is_first);
+        for (int k = 0; k < n; k += 2, at ^= 1) {
+            ahead_step(wide, &h, a, n_blocks);
+            TILE_STORE("0", s->dot[at ^ 1][0]);
+            GROUP_PRODUCT("0", "4", "6", 0);
+            fetch_x(wide, &h, a, 0);
+            chain_dots(wide, ad, s->dot[at][0], s->scale[k][0], dx);
+            dx += TILE;
+            TILE_STORE("1", s->dot[at ^ 1][1]);
+            GROUP_PRODUCT("1", "5", "7", 1);
+            fetch_x(wide, &h, a, 1);
+            if (k + 1 < n) {
+                chain_dots(wide, ad, s->dot[at][1], s->scale[k + 1][0], dx);
+                dx += TILE;
+            }
         }
-        tile_last(s, m - 1);
-        for (int b = 0; b < m; b++, dx += TILE) {
-            const __m512 d = _mm512_load_ps(s->scale[k0 + b][0]);
+        if (a->p->is_last && !lin_is_affine(a->job->w->kind))
+            store_rows(a, t, ad);
+        else
+            acc_store(ad, &s->acc[a->u][0][t]);
+    }
+}
+
+/* Minimums of groups [g0, g0 + n) of a tile to scratch. */
+static void unpack_mins(enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+                        struct lin_scratch *s)
+{
+    const int shift = lin_log2_groups(kind);
+    for (int k = 0; k < n; k++) {
+        const int sub = (int)((g0 + k) & ((1 << shift) - 1));
+        __m512 d, m = _mm512_setzero_ps(), m1;
+        load_scales(kind, base + ((g0 + k) >> shift) * lin_block_bytes(kind), sub, &d, &m, &m1);
+        _mm512_store_ps(s->min[k], m);
+    }
+}
+
+/* The chains of minimums of groups [g0, g0 + n), and y after the last of them. */
+static void mins_part(const struct pass *a, int64_t g0, int n)
+{
+    struct lin_scratch *s = a->s;
+    const struct act *x = a->job->x;
+    const bool is_last = g0 + n == x->n_groups;
+    for (int t0 = 0; t0 < a->job->n_rows; t0 += TILE) {
+        const float *sx = x->s + act_index(x, t0, g0);
+        __m512 am[TILE];
+        acc_load(am, &s->acc[a->u][1][t0], g0 == 0);
+        for (int k = 0; k < n; k++, sx += TILE) {
+            const __m512 m = _mm512_load_ps(s->min[k]);
 #pragma GCC unroll 16
             for (int t = 0; t < TILE; t++)
-                ad[t] = _mm512_fmadd_ps(to_f32(_mm512_load_si512(s->dot[b][t])),
-                                        _mm512_mul_ps(d, _mm512_set1_ps(dx[t])), ad[t]);
+                am[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(sx[t]), am[t]);
         }
-    }
-    acc_store(ad, acc);
-}
-
-/* The chain of minimums: it needs no dots, so it is a pass of its own (16 accumulators more would not fit the registers). */
-static void mins_block(const struct act *x, int64_t i, const struct part *p, struct lin_scratch *s,
-                       float (*acc)[TILE])
-{
-    const float *sx = x->s + i;
-    __m512 am[TILE];
-    acc_load(am, acc, p->is_first);
-    for (int k = 0; k < p->n; k++, sx += TILE) {
-        const __m512 m = _mm512_load_ps(s->scale[k][1]);
+        if (!is_last) {
+            acc_store(am, &s->acc[a->u][1][t0]);
+            continue;
+        }
 #pragma GCC unroll 16
         for (int t = 0; t < TILE; t++)
-            am[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(sx[t]), am[t]);
+            am[t] = _mm512_add_ps(_mm512_load_ps(s->acc[a->u][0][t0 + t]), am[t]);
+        store_rows(a, t0, am);
     }
-    acc_store(am, acc);
 }
 
-static void store_rows(const struct lin_job *j, int64_t tile, int64_t t0, struct lin_scratch *s,
-                       int u, bool affine)
+/* Of whole rows at once: then their accumulators need not be kept, and the sums of x are one stream. */
+static void mins_pass(const struct pass *a, const uint8_t *base)
 {
-    for (int64_t t = t0; t < min_i64(t0 + TILE, j->n_rows); t++) {
-        __m512 y = _mm512_load_ps(s->acc[u][0][t]);
-        store_tile(j, tile, t, affine ? _mm512_add_ps(y, _mm512_load_ps(s->acc[u][1][t])) : y);
+    const int64_t n_groups = a->job->x->n_groups;
+    for (int64_t g = 0; g < n_groups; g += LIN_MINS) {
+        int n = (int)min_i64(LIN_MINS, n_groups - g);
+        unpack_mins(a->job->w->kind, base, g, n, a->s);
+        mins_part(a, g, n);
     }
 }
 
@@ -159,39 +390,32 @@ static void fetch_chunk(const uint8_t *at, size_t bytes)
         _mm_prefetch((const char *)at + l, _MM_HINT_T1);
 }
 
-/* See chunk_fn. Rows of the last block of x that do not exist are computed from whatever lies there, and not stored. */
+/* See chunk_fn. */
 static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, int u,
                   const struct part *p)
 {
     const enum lin_kind kind = j->w->kind;
-    const struct act *x = j->x;
-    const bool affine = lin_is_affine(kind);
-    unpack_any(kind, true, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
+    const struct pass a = { j, s, tile, u, p };
+    const uint8_t *base = j->w->data + (size_t)tile * j->w->tile_bytes;
+    unpack_tile(kind, base, p->g0, p->n, s);
     fetch_chunk(p->fetch, (size_t)(p->n * (lin_block_bytes(kind) >> lin_log2_groups(kind))));
-    for (int t = 0; t < j->n_rows; t += TILE) {
-        int64_t i = act_index(x, t, p->g0);
-        int64_t next = act_index(x, t + TILE < j->n_rows ? t + TILE : 0, p->g0);
-        struct ahead ahead = { x->q + next * GROUP, x->d + next,
-                               x->q + (i + (int64_t)LIN_CHUNK * TILE) * GROUP, 2 * u };
-        if (p->is_last)
-            for (int64_t r = t; r < min_i64(t + TILE, j->n_rows); r++)
-                __builtin_prefetch(j->y + r * j->y_stride + tile * TILE, 1);
-        dots_block(x, i, p, s, &s->acc[u][0][t], &ahead);
-        if (affine)
-            mins_block(x, i, p, s, &s->acc[u][1][t]);
-        if (p->is_last)
-            store_rows(j, tile, t, s, u, affine);
-    }
+    if (kind == LIN_KIND_Q6_K)
+        dots_pass(true, &a);
+    else
+        dots_pass(false, &a);
+    if (p->is_last && lin_is_affine(kind))
+        mins_pass(&a, base);
 }
 
 static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
 {
-    if (j->n_rows < AMX_ROWS_MIN || j->w->kind == LIN_KIND_Q6_K) {
+    const bool wide = j->w->kind == LIN_KIND_Q6_K;
+    if (j->n_rows < (wide ? AMX_ROWS_MIN_BF16 : AMX_ROWS_MIN)) {
         lin_ops_avx512.grouped(j, tile0, tile1, s);
         return;
     }
-    tiles_configure();
-    through_scratch(j, tile0, tile1, s, chunk);
+    tiles_configure(wide);
+    through_scratch(j, tile0, tile1, s, chunk, wide ? AMX_CHUNK_BF16 : AMX_CHUNK);
     tiles_release();
 }
 
@@ -200,4 +424,4 @@ static void plain(const struct lin_job *j, int64_t tile0, int64_t tile1, struct 
     lin_ops_avx512.plain(j, tile0, tile1, s);
 }
 
-const struct lin_ops lin_ops_amx = { "amx", grouped, plain };
+const struct lin_ops lin_ops_amx = { "amx", grouped, plain, AMX_ROWS_MIN_BF16 };

@@ -133,7 +133,7 @@ static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, 
 {
     const enum lin_kind kind = j->w->kind;
     const struct pass a = { j, tile, s, u, p, neg_of(kind, j->x) };
-    unpack_any(kind, false, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
+    unpack_any(kind, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
     for (int t = 0; t < j->n_rows; t += BLOCK_MAX) {
         int nt = (int)min_i64(BLOCK_MAX, j->n_rows - t);
         if (kind == LIN_KIND_Q6_K)
@@ -148,7 +148,7 @@ static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, 
 static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
 {
     if (j->n_rows > DIRECT_MAX) {
-        through_scratch(j, tile0, tile1, s, chunk);
+        through_scratch(j, tile0, tile1, s, chunk, LIN_CHUNK);
         return;
     }
     direct_fn *fn = direct_of[j->w->kind][j->n_rows - 1];
@@ -156,4 +156,4 @@ static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struc
         fn(j, 0, tile);
 }
 
-const struct lin_ops lin_ops_avx512 = { "avx512", grouped, plain };
+const struct lin_ops lin_ops_avx512 = { "avx512", grouped, plain, 0 };

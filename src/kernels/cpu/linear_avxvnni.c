@@ -2,4 +2,4 @@
 #define YMM_VNNI 1
 #include "kernels/cpu/linear_ymm.h"
 
-const struct lin_ops lin_ops_avxvnni = { "avxvnni", grouped, plain };
+const struct lin_ops lin_ops_avxvnni = { "avxvnni", grouped, plain, 0 };

@@ -73,4 +73,4 @@ static void plain(const struct lin_job *j, int64_t tile0, int64_t tile1, struct 
     }
 }
 
-const struct lin_ops lin_ops_c = { "c", grouped, plain };
+const struct lin_ops lin_ops_c = { "c", grouped, plain, 0 };

@@ -218,4 +218,4 @@ static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struc
     }
 }
 
-const struct lin_ops lin_ops_neon = { "neon", grouped, plain };
+const struct lin_ops lin_ops_neon = { "neon", grouped, plain, 0 };

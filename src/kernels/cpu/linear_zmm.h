@@ -195,13 +195,11 @@ Z_INLINE void direct(const enum lin_kind kind, const int nt, const struct lin_jo
         store_tile(job, tile, t0 + t, affine ? _mm512_add_ps(ad[t], am[t]) : ad[t]);
 }
 
-/* Groups [g0, g0 + n) of a tile to scratch: codes as they are, unsigned, or with their bias taken off, signed. kind and
- * is_signed are constants at each call. */
-Z_INLINE void unpack(const enum lin_kind kind, const bool is_signed, const uint8_t *base,
-                     int64_t g0, int n, struct lin_scratch *s)
+/* Groups [g0, g0 + n) of a tile to scratch. kind is a constant at each call. */
+Z_INLINE void unpack(const enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+                     struct lin_scratch *s)
 {
     const int shift = lin_log2_groups(kind);
-    const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
     for (int k = 0; k < n; k++) {
         const int64_t g = g0 + k;
         const int sub = (int)(g & ((1 << shift) - 1));
@@ -211,10 +209,6 @@ Z_INLINE void unpack(const enum lin_kind kind, const bool is_signed, const uint8
         for (int j = 0; j < 4; j++) {
             __m512i lo, hi;
             codes_pair(kind, c, j, &lo, &hi);
-            if (is_signed && lin_bias(kind)) {
-                lo = _mm512_sub_epi8(lo, bias);
-                hi = _mm512_sub_epi8(hi, bias);
-            }
             _mm512_store_si512(&s->codes[k][64 * j], lo);
             _mm512_store_si512(&s->codes[k][256 + 64 * j], hi);
         }
@@ -226,13 +220,13 @@ Z_INLINE void unpack(const enum lin_kind kind, const bool is_signed, const uint8
     }
 }
 
-#define UNPACK_CASE(kind)                                   \
-    case LIN_KIND_##kind:                                   \
-        unpack(LIN_KIND_##kind, is_signed, base, g0, n, s); \
+#define UNPACK_CASE(kind)                        \
+    case LIN_KIND_##kind:                        \
+        unpack(LIN_KIND_##kind, base, g0, n, s); \
         break
 
-Z_INLINE void unpack_any(enum lin_kind kind, const bool is_signed, const uint8_t *base, int64_t g0,
-                         int n, struct lin_scratch *s)
+Z_INLINE void unpack_any(enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+                         struct lin_scratch *s)
 {
     switch (kind) {
         UNPACK_CASE(Q4_0);
@@ -248,7 +242,7 @@ Z_INLINE void unpack_any(enum lin_kind kind, const bool is_signed, const uint8_t
     }
 }
 
-/* Address of a tile's group g (a multiple of LIN_CHUNK, so the first of its block); may be past the end: for prefetching. */
+/* Address of a tile's group g (the first of its block); may be past the end: for prefetching. */
 static inline const uint8_t *packed_at(const struct weight *w, int64_t tile, int64_t g)
 {
     return w->data + (size_t)tile * w->tile_bytes +
@@ -268,17 +262,16 @@ struct part {
 typedef void chunk_fn(const struct lin_job *j, int64_t tile, struct lin_scratch *s, int u,
                       const struct part *p);
 
-/* Chunks of groups outermost: the part of x that they need stays in the second-level cache for all tiles. */
+/* Chunks of `size` groups outermost: the part of x that they need stays in the second-level cache for all tiles. */
 Z_INLINE void through_scratch(const struct lin_job *j, int64_t tile0, int64_t tile1,
-                              struct lin_scratch *s, chunk_fn *chunk)
+                              struct lin_scratch *s, chunk_fn *chunk, const int size)
 {
     const int64_t n = j->w->n_groups;
-    for (int64_t g = 0; g < n; g += LIN_CHUNK) {
+    for (int64_t g = 0; g < n; g += size) {
         for (int64_t u = 0; u < tile1 - tile0; u++) {
             bool last = u + 1 == tile1 - tile0;
-            struct part p = { g, (int)min_i64(LIN_CHUNK, n - g), g == 0, g + LIN_CHUNK >= n,
-                              packed_at(j->w, last ? tile0 : tile0 + u + 1,
-                                        last ? g + LIN_CHUNK : g) };
+            struct part p = { g, (int)min_i64(size, n - g), g == 0, g + size >= n,
+                              packed_at(j->w, last ? tile0 : tile0 + u + 1, last ? g + size : g) };
             chunk(j, tile0 + u, s, (int)u, &p);
         }
     }

@@ -12,7 +12,7 @@
 /* Rounding of 32 activations: kernels/ref/ref_linear.c, quantise_group. */
 #if NV == 1
 
-static bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
+static bool quantise_group(const float *x, int8_t *q, uint16_t *bf16, float *d, int32_t sum[2])
 {
     uint32_t max_bits = 0;
     for (int i = 0; i < GROUP; i++) {
@@ -33,7 +33,7 @@ static bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
 
 #elif NV == 4
 
-V_INLINE bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
+V_INLINE bool quantise_group(const float *x, int8_t *q, uint16_t *bf16, float *d, int32_t sum[2])
 {
     nv v[8];
     uint32x4_t m = vdupq_n_u32(0);
@@ -86,7 +86,16 @@ V_INLINE int32_t max_lane(__m256i m)
     return _mm_cvtsi128_si32(a);
 }
 
-V_INLINE bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2])
+#if NV == 16
+/* Integers of up to 8 bits, as act's bf16 holds them: the upper half of their floats. */
+V_INLINE void store_bf16(uint16_t *to, __m512i v)
+{
+    __m512i f = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_shuffle_epi32(v, 0xD8)));
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(f, 16)));
+}
+#endif
+
+V_INLINE bool quantise_group(const float *x, int8_t *q, uint16_t *bf16, float *d, int32_t sum[2])
 {
 #if NV == 16
     __m512 v0 = _mm512_loadu_ps(x), v1 = _mm512_loadu_ps(x + 16);
@@ -106,6 +115,8 @@ V_INLINE bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2]
     float max = half_f32_of_bits((uint32_t)max_bits);
     if (max_bits >= 0x7F800000 || max < 0x1p-120f) {
         memset(q, 0, GROUP);
+        if (bf16)
+            memset(bf16, 0, GROUP * sizeof(*bf16));
         *d = 0;
         sum[0] = sum[1] = 0;
         return max_bits < 0x7F800000;
@@ -113,9 +124,14 @@ V_INLINE bool quantise_group(const float *x, int8_t *q, float *d, int32_t sum[2]
     nv inv = nv_set1(127.0f / max);
     *d = max / 127.0f;
 #if NV == 16
-    __m128i lo = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v0, inv)));
-    __m128i hi = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v1, inv)));
+    __m512i i0 = _mm512_cvtps_epi32(_mm512_mul_ps(v0, inv));
+    __m512i i1 = _mm512_cvtps_epi32(_mm512_mul_ps(v1, inv));
+    __m128i lo = _mm512_cvtsepi32_epi8(i0), hi = _mm512_cvtsepi32_epi8(i1);
     __m256i r = _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
+    if (bf16) {
+        store_bf16(bf16, i0);
+        store_bf16(bf16 + 16, i1);
+    }
 #else
     __m256i i0 = _mm256_cvtps_epi32(nv_mul(v[0], inv)), i1 = _mm256_cvtps_epi32(nv_mul(v[1], inv));
     __m256i i2 = _mm256_cvtps_epi32(nv_mul(v[2], inv)), i3 = _mm256_cvtps_epi32(nv_mul(v[3], inv));
@@ -135,7 +151,9 @@ static bool rows_quantise(struct act *a, int64_t t, const float *x, int64_t g0, 
     for (int64_t g = g0; g < g1; g++) {
         int64_t i = act_index(a, t, g);
         int32_t sum[2];
-        finite = quantise_group(x + g * GROUP, a->q + i * GROUP, &a->d[i], sum) && finite;
+        finite = quantise_group(x + g * GROUP, a->q + i * GROUP,
+                                a->bf16 ? a->bf16 + i * GROUP : NULL, &a->d[i], sum) &&
+                 finite;
         int32_t both = sum[0] + sum[1];
         a->s[i] = a->d[i] * (float)both;
         a->neg8[i] = -8 * both;
