@@ -205,7 +205,7 @@ static void relaxed_quote(struct relaxed *r, char c)
         buf_add_char(&r->held, c);
         return;
     }
-    bool is_end = r->is_key ? c == ':' : c == ',' || c == '}' || c == ']';
+    bool is_end = c == ',' || c == '}' || c == (r->is_key ? ':' : ']');
     if (!is_end && !r->is_plausible) {
         r->has_failed = true;
         return;

@@ -114,7 +114,11 @@ void split_emit_text(struct splitter *s, enum part_kind kind, size_t to)
         struct part p = { .kind = kind, .text = s->text.data, .n = s->text.len };
         p.start = s->base + (int64_t)s->pos;
         p.end = s->base + (int64_t)to;
-        s->is_line_start = s->text.data[s->text.len - 1] == '\n';
+        size_t last = s->text.len;
+        while (last > 0 && (s->text.data[last - 1] == ' ' || s->text.data[last - 1] == '\t'))
+            last--;
+        if (last > 0)
+            s->is_line_start = s->text.data[last - 1] == '\n';
         s->drops_blanks = false;
         for (size_t i = 0; i < s->text.len && kind == PART_CONTENT; i++)
             s->has_content = s->has_content || !split_is_blank(s->text.data[i]);
@@ -199,11 +203,18 @@ static bool split_at_line_start(const struct splitter *s, size_t at)
     return at > s->pos ? s->in.data[at - 1] == '\n' : s->is_line_start;
 }
 
+bool split_is_first(const struct splitter *s, size_t at)
+{
+    size_t i = s->pos;
+    while (i < at && (split_is_blank(s->in.data[i]) || s->in.data[i] == SPLIT_MARK))
+        i = split_skip_mark(s, i) + 1;
+    return !s->has_content && i >= at;
+}
+
 static bool split_may_think(const struct splitter *s, size_t at)
 {
-    if (!s->config.finds_thought || !s->config.style->thought)
-        return false;
-    return (!s->has_content && split_skip_blanks(s, s->pos) >= at) || s->in.data[at] == SPLIT_MARK;
+    return s->config.finds_thought && s->config.style->thought &&
+           (s->in.data[at] == SPLIT_MARK || split_is_first(s, at));
 }
 
 /* What begins at in[at]: the bytes of an opening and its kind; 0 = nothing, -1 = not to be told yet. */

@@ -38,30 +38,30 @@ static const struct split_elements elements_invoke = {
 };
 
 #define JSON_NAME "{\"name\": \""
-#define JSON_ARGS "\", \"arguments\":"
-#define JSON_PARS "\", \"parameters\":"
+#define JSON_ARGS "\", \"arguments\": {" /* with the bracket: so that an object it is */
+#define JSON_PARS "\", \"parameters\": {"
 
 /* clang-format off */
 /* The first row whose needles the template has is the model's; the last one has none. */
 static const struct split_format split_formats[] = {
     { "harmony", { "<|channel|>", "<|message|>" }, .is_harmony = true,
-      .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>" },
+      .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>{" },
     { "gemma", { "<|tool_call>" }, .open = "<|tool_call>", .close = "<tool_call|>", .name_end = "{",
       .before_name = "<|tool_call>call:", .after_name = "{" },
     { "deepseek", { "<｜tool▁calls▁begin｜>", "'<｜tool▁sep｜>'" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
       .alt_open = "<｜tool▁call▁begin｜>",
       .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
-      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>" },
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>{" },
     { "deepseek", { "<｜tool▁calls▁begin｜>" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
       .alt_open = "<｜tool▁call▁begin｜>",
       .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
-      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", .after_name = "\n```json\n" },
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", .after_name = "\n```json\n{" },
     { "kimi", { "<|tool_calls_section_begin|>" }, .open = "<|tool_calls_section_begin|>", .close = "<|tool_calls_section_end|>",
       .alt_open = "<|tool_call_begin|>",
       .item_open = "<|tool_call_begin|>", .item_close = "<|tool_call_end|>", .name_end = "<|tool_call_argument_begin|>",
-      .before_name = "<|tool_calls_section_begin|><|tool_call_begin|>functions.", .after_name = ":0<|tool_call_argument_begin|>" },
+      .before_name = "<|tool_calls_section_begin|><|tool_call_begin|>functions.", .after_name = ":0<|tool_call_argument_begin|>{" },
     { "mistral", { "[TOOL_CALLS]", "[ARGS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
-      .before_name = "[TOOL_CALLS]", .after_name = "[ARGS]" },
+      .before_name = "[TOOL_CALLS]", .after_name = "[ARGS]{" },
     { "mistral-list", { "[TOOL_CALLS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
       .before_name = "[TOOL_CALLS][" JSON_NAME, .after_name = JSON_ARGS },
     { "minimax", { "<minimax:tool_call>" }, .open = "<minimax:tool_call>", .close = "</minimax:tool_call>",

@@ -5,17 +5,17 @@
 
 #define HEADER_BYTES 512
 
-/* Headers begin with one of these; anything else is text by itself. */
-static int header_starts(const struct splitter *s, size_t at)
+/* Headers begin with one of these: its bytes (split_match); anything else is text by itself. */
+static long header_starts(const struct splitter *s, size_t at)
 {
     static const char *const starts[] = { "<|channel|>", "<|start|>",   "<|end|>", "<|call|>",
                                           "<|return|>",  "<|message|>", "to=" };
-    int found = 0;
+    long found = 0;
     if (at == s->in.len)
         return s->is_end ? 0 : -1;
     for (size_t i = 0; i < ARRAY_LEN(starts) && found <= 0; i++) {
         long n = split_match(s, at, starts[i]);
-        found = n > 0 ? 1 : n < 0 ? -1 : found;
+        found = n != 0 ? n : found;
     }
     return found;
 }
@@ -54,8 +54,7 @@ static void header_read(struct splitter *s, size_t end)
 bool split_header(struct splitter *s)
 {
     size_t at = split_skip_blanks(s, s->pos), i = at;
-    int starts = header_starts(s, at);
-    long n = 0;
+    long starts = header_starts(s, at), n = 0;
     if (starts < 0)
         return false;
     if (starts == 0) { /* blanks are only framing if nothing else comes */
@@ -76,7 +75,8 @@ bool split_header(struct splitter *s)
         s->state = SPLIT_MESSAGE;
         return true;
     }
-    if (n == 0 && i - at >= HEADER_BYTES) {
+    if (n == 0 && i - at >= HEADER_BYTES) { /* no header: text behind a marker */
+        s->pos = s->scan = at + (size_t)starts;
         s->message = PART_CONTENT;
         s->state = SPLIT_MESSAGE;
         return true;

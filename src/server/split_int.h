@@ -101,6 +101,8 @@ struct splitter {
 long split_match(const struct splitter *s, size_t at, const char *m);
 /* The last byte of the control token at in[at], or `at` where none is: nothing begins inside one. */
 size_t split_skip_mark(const struct splitter *s, size_t at);
+/* Nothing of the answer stands before in[at] but blanks and hidden tokens? */
+bool split_is_first(const struct splitter *s, size_t at);
 size_t split_skip_blanks(const struct splitter *s, size_t at);
 /* Emit in[pos, to) as content or reasoning; pos is to then. */
 void split_emit_text(struct splitter *s, enum part_kind kind, size_t to);

@@ -32,12 +32,13 @@ static long json_quote(const struct splitter *s, size_t at)
 enum split_verdict split_start_arguments(struct splitter *s, const struct tool *tool, size_t at,
                                          int envelope)
 {
-    /* A call for sure once its first name, or its end, has come. */
+    /* A call for sure once its first name, or its end, has come; one that was forced is one whatever comes. */
+    bool is_sure = s->config.is_forced && s->n_calls == 0;
     relaxed_release(&s->json);
     buf_reset(&s->args);
     relaxed_init(&s->json, &s->args);
     size_t i = at;
-    while (i < s->in.len && !s->json.is_plausible && !s->json.has_failed) {
+    while (!is_sure && i < s->in.len && !s->json.is_plausible && !s->json.has_failed) {
         char c = s->in.data[i++];
         long quote = c == SPLIT_MARK || c == '<' ? json_quote(s, i - 1) : 0;
         if (quote > 0) {
@@ -50,11 +51,12 @@ enum split_verdict split_start_arguments(struct splitter *s, const struct tool *
     buf_reset(&s->args);
     if (s->json.has_failed)
         return SPLIT_NO;
-    if (!s->json.is_plausible)
+    if (!s->json.is_plausible && !is_sure)
         return s->is_end ? SPLIT_NO : SPLIT_MORE;
     relaxed_release(&s->json);
     split_begin_call(s, tool);
     relaxed_init(&s->json, &s->args);
+    s->json.is_plausible = is_sure;
     s->envelope = envelope;
     s->pos = s->scan = at;
     s->state = SPLIT_ARGUMENTS;
@@ -397,9 +399,10 @@ static enum split_verdict json_prefix(struct splitter *s, size_t *at)
             p++;
         } else if (fence > 0) {
             s->is_fenced = true;
-            for (p += (size_t)fence; p < s->in.len && s->in.data[p] != '\n'; p++)
-                if (s->in.data[p] == '{' || p - *at > 64)
-                    break;
+            p += (size_t)fence; /* then perhaps a word: json, tool_call */
+            while (p < s->in.len && p - *at < 32 &&
+                   (s->in.data[p] == '_' || (s->in.data[p] >= 'a' && s->in.data[p] <= 'z')))
+                p++;
         } else {
             if (s->opening == SPLIT_OPENING_BARE)
                 return SPLIT_NO;
@@ -446,7 +449,7 @@ enum split_verdict split_try_json(struct splitter *s, size_t at)
 bool split_is_bare_open(const struct splitter *s, size_t at)
 {
     char c = s->in.data[at];
-    return c == '{' || (c == '[' && !s->has_content);
+    return c == '{' || (c == '[' && split_is_first(s, at));
 }
 
 /* --- a name, then its arguments --- */

@@ -383,7 +383,7 @@ static void test_the_opening_of_a_call_is_read_as_one(void **state)
         split_style_opening(&style, "get_weather", &text);
         bool is_gemma = strcmp(split_style_name(&style), "gemma") == 0;
         if (!is_element)
-            buf_add_str(&text, is_gemma ? "city:1}" : "{\"city\":1}");
+            buf_add_str(&text, is_gemma ? "city:1}" : "\"city\":1}");
         run(&c, text.data, 1, false, &t);
         if (strncmp(t.out.data, "T0[get_weather]{", 16) != 0)
             print_error("%s: %s -> %s\n", split_style_name(&style), text.data, t.out.data);
@@ -391,6 +391,21 @@ static void test_the_opening_of_a_call_is_read_as_one(void **state)
         buf_release(&t.out);
         buf_release(&text);
     }
+}
+
+static void test_a_forced_call_is_one_whatever_comes(void **state)
+{
+    static const struct row rows[] = {
+        { HERMES, "<tool_call>\n{\"name\": \"ping\", \"arguments\": {Oslo}}\n</tool_call>",
+          "T0[ping]{\"Oslo\":null};" },
+        { HERMES, "<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"Oslo\", 3}}\n</tool_call>",
+          "T0[ping]{\"Oslo\":null, \"3\":null};" },
+        { HERMES, "<tool_call>\n{\"name\": \"ping\", \"arguments\": {", "T0[ping]{};" },
+        { "", "{\"name\": \"ping\", \"arguments\": { I think", "T0[ping]{ \"I think\":null};" },
+    };
+    struct split_config c = { .tools = tools, .is_forced = true };
+    check_rows(rows, ARRAY_LEN(rows), c, false);
+    check_every_byte(rows, ARRAY_LEN(rows), c);
 }
 
 static void test_prompts_that_open_a_think_span(void **state)
@@ -412,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_a_cut_call_stays_as_it_is),
         cmocka_unit_test(test_one_call_is_enough),
         cmocka_unit_test(test_the_opening_of_a_call_is_read_as_one),
+        cmocka_unit_test(test_a_forced_call_is_one_whatever_comes),
         cmocka_unit_test(test_prompts_that_open_a_think_span),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
