@@ -419,9 +419,9 @@ static enum split_verdict json_prefix(struct splitter *s, size_t *at)
 
 enum split_verdict split_try_json(struct splitter *s, size_t at)
 {
-    const struct tool *tool;
-    size_t args, end;
-    int depth;
+    const struct tool *tool = NULL;
+    size_t args = 0, end;
+    int depth = 0;
     bool is_foreign = false;
     enum split_verdict v = json_prefix(s, &at);
     if (v == SPLIT_MORE && s->is_end)

@@ -83,7 +83,7 @@ static void forced_ids_are_emitted_with_the_models_logprobs(void **state)
     struct engine_token first[N], second[N];
     lab_open(&lab, TINY "qwen2.gguf", 200, 2, 0);
     for (int pass = 0; pass < 2; pass++) {
-        struct engine_request req = request(20, N);
+        struct engine_request req = request(10, N);
         struct engine_work work = { .n_tokens = 64 };
         struct engine_token *out = pass == 0 ? first : second;
         req.sample.n_logprobs = 2;
