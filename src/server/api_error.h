@@ -5,9 +5,10 @@
 #include "base/buf.h"
 
 struct api_error {
-    int status;       /* 0 = no error */
-    const char *code; /* constant; NULL = none */
-    char param[64];   /* the field at fault; "" = none */
+    int status;        /* 0 = no error */
+    const char *code;  /* constant; NULL = none */
+    const char *allow; /* of 405: the methods that the path knows */
+    char param[64];    /* the field at fault; "" = none */
     char text[ERR_TEXT_MAX];
 };
 

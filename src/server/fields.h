@@ -1,5 +1,5 @@
-/* fields.h - the fields of a generation request: one table that parsing, the list of ignored names and docs/api.md are made
- * from. A null value counts as absent everywhere. */
+/* fields.h - the fields of a generation request: one table that parsing, the list of ignored names, docs/api.md and the schemas of
+ * /openapi.json are made from. A null value counts as absent everywhere. */
 #ifndef PLUMB_SERVER_FIELDS_H
 #define PLUMB_SERVER_FIELDS_H
 
@@ -50,5 +50,10 @@ void fields_ignore_list(char *ignored, const char *names);
 
 /* The table as Markdown, for docs/api.md. */
 void fields_print(struct buf *out);
+
+/* The fields of one route as the JSON Schema of its body. required: the names that must be there, between commas; null is a value of
+ * the others. more: further members of the schema, or NULL. */
+void fields_write_schema(struct buf *out, enum fields_route route, const char *required,
+                         const char *more);
 
 #endif

@@ -1,5 +1,6 @@
 #include "server/metrics.h"
 #include "base/clock.h"
+#include "server/schema.h"
 #include "server/server_int.h"
 #include "json/json.h"
 
@@ -320,6 +321,16 @@ static void metrics_json_family(struct json_writer *w, const struct metrics *m,
     json_end_object(w);
 }
 
+/* The number of rows of the row's key: fields of one label stand together. */
+static size_t metrics_family(const struct metrics_row *r)
+{
+    size_t n = 1;
+    while (r->field && r + n < metrics_table + ARRAY_LEN(metrics_table) &&
+           strcmp(r[n].key, r->key) == 0)
+        n++;
+    return n;
+}
+
 void metrics_write_json(struct server *s, struct buf *out)
 {
     struct metrics m;
@@ -330,10 +341,8 @@ void metrics_write_json(struct server *s, struct buf *out)
     json_begin_object(&w);
     for (size_t i = 0; i < ARRAY_LEN(metrics_table); i += n) {
         const struct metrics_row *r = &metrics_table[i];
-        n = 1;
+        n = metrics_family(r);
         json_key(&w, r->key);
-        while (r->field && i + n < ARRAY_LEN(metrics_table) && strcmp(r[n].key, r->key) == 0)
-            n++;
         if (r->label != METRICS_LABEL_NONE)
             metrics_json_family(&w, &m, r, n);
         else if (r->kind == METRICS_HISTOGRAM)
@@ -342,6 +351,82 @@ void metrics_write_json(struct server *s, struct buf *out)
             json_int(&w, metrics_int(&m, r, 0));
     }
     json_end_object(&w);
+}
+
+/* --- JSON Schema --- */
+
+static void metrics_schema_member(struct json_writer *w, const char *key, const char *value)
+{
+    json_key(w, key);
+    json_str(w, value);
+}
+
+static void metrics_schema_int(struct json_writer *w, const char *doc)
+{
+    json_begin_object(w);
+    if (doc)
+        metrics_schema_member(w, "description", doc);
+    metrics_schema_member(w, "type", "integer");
+    json_end_object(w);
+}
+
+/* An object of labels; of numbers, or of objects with the n rows' fields. */
+static void metrics_schema_family(struct json_writer *w, const struct metrics_row *rows, size_t n)
+{
+    json_begin_object(w);
+    metrics_schema_member(w, "type", "object");
+    if (!rows->field)
+        metrics_schema_member(w, "description", rows->doc);
+    json_key(w, "additionalProperties");
+    if (rows->field) {
+        json_begin_object(w);
+        metrics_schema_member(w, "type", "object");
+        json_key(w, "properties");
+        json_begin_object(w);
+        for (size_t i = 0; i < n; i++) {
+            json_key(w, rows[i].field);
+            metrics_schema_int(w, rows[i].doc);
+        }
+        json_end_object(w);
+        json_end_object(w);
+    } else {
+        metrics_schema_int(w, NULL);
+    }
+    json_end_object(w);
+}
+
+void metrics_write_schema(struct json_writer *w)
+{
+    struct buf text;
+    size_t n;
+    buf_init(&text, MEM_CAT_SERVER, 1 << 16);
+    json_begin_object(w);
+    metrics_schema_member(w, "type", "object");
+    json_key(w, "properties");
+    json_begin_object(w);
+    for (size_t i = 0; i < ARRAY_LEN(metrics_table); i += n) {
+        const struct metrics_row *r = &metrics_table[i];
+        n = metrics_family(r);
+        json_key(w, r->key);
+        if (r->label != METRICS_LABEL_NONE) {
+            metrics_schema_family(w, r, n);
+        } else if (r->kind == METRICS_HISTOGRAM) {
+            buf_reset(&text);
+            schema_write(&text, "{sum: number, count: int(0), buckets: (number | null)[2,2][1]}",
+                         false, r->doc);
+            json_raw(w, text.data, text.len);
+        } else {
+            metrics_schema_int(w, r->doc);
+        }
+    }
+    json_end_object(w);
+    json_key(w, "required");
+    json_begin_array(w);
+    for (size_t i = 0; i < ARRAY_LEN(metrics_table); i += metrics_family(&metrics_table[i]))
+        json_str(w, metrics_table[i].key);
+    json_end_array(w);
+    json_end_object(w);
+    buf_release(&text);
 }
 
 /* --- docs --- */

@@ -74,8 +74,8 @@ void reply_error(struct http_conn *c, const struct reply_to *to, const struct ap
         snprintf(extra, sizeof(extra), "Retry-After: %d\r\n", LIMIT_RETRY_SECONDS);
     if (e->status == 401)
         snprintf(extra, sizeof(extra), "WWW-Authenticate: Bearer\r\n");
-    if (e->status == 405)
-        snprintf(extra, sizeof(extra), "Allow: GET, HEAD, POST, DELETE, OPTIONS\r\n");
+    if (e->status == 405 && e->allow)
+        snprintf(extra, sizeof(extra), "Allow: %s\r\n", e->allow);
     if (e->status == 499 || e->status == 504) /* as wished: official clients are not to repeat it */
         snprintf(extra, sizeof(extra), "X-Should-Retry: false\r\n");
     reply_headers(to, extra, headers, sizeof(headers));

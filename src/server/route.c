@@ -1,5 +1,6 @@
 /* route.c - which path does what, and what a head alone decides: Host, Origin, method, size. */
 #include "server/fim.h"
+#include "server/openapi.h"
 #include "server/server_int.h"
 #include "json/json.h"
 
@@ -17,9 +18,10 @@ struct route {
     void (*later)(struct server *s, struct http_conn *c, const struct http_head *head,
                   const char *rest);
     enum prepare_kind kind;
-    bool is_prefix;           /* an id follows */
-    bool is_open;             /* asks for no key */
-    const char *content_type; /* NULL: JSON */
+    enum openapi_operation doc; /* what /openapi.json says of it */
+    bool is_prefix;             /* an id follows */
+    bool is_open;               /* asks for no key */
+    const char *content_type;   /* NULL: JSON */
 };
 
 static void route_write_state(struct server *s, struct buf *out)
@@ -215,41 +217,45 @@ static void route_stats(struct server *s, const char *rest, struct buf *out, str
 }
 
 static void route_index(struct server *s, const char *rest, struct buf *out, struct api_error *e);
+static void route_openapi(struct server *s, const char *rest, struct buf *out, struct api_error *e);
 
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
+/* clang-format off */
 static const struct route routes[] = {
-    { "/health", HTTP_METHOD_GET, .now = route_health, .is_open = true },
-    { "/health/live", HTTP_METHOD_GET, .now = route_live, .is_open = true },
-    { "/health/ready", HTTP_METHOD_GET, .now = route_health, .is_open = true },
-    { "/v1/health", HTTP_METHOD_GET, .now = route_health, .is_open = true },
-    { "/metrics", HTTP_METHOD_GET, .now = route_metrics, .content_type = METRICS_TYPE },
-    { "/stats", HTTP_METHOD_GET, .now = route_stats },
-    { "/v1", HTTP_METHOD_GET, .now = route_index },
-    { "/v1/models", HTTP_METHOD_GET, .now = route_models },
-    { "/v1/models/", HTTP_METHOD_GET, .now = route_model, .is_prefix = true },
-    { "/models", HTTP_METHOD_GET, .now = route_models },
-    { "/v1/chat/completions", HTTP_METHOD_POST, .kind = PREPARE_CHAT },
-    { "/chat/completions", HTTP_METHOD_POST, .kind = PREPARE_CHAT },
-    { "/v1/completions", HTTP_METHOD_POST, .kind = PREPARE_COMPLETIONS },
-    { "/completions", HTTP_METHOD_POST, .kind = PREPARE_COMPLETIONS },
-    { "/v1/responses", HTTP_METHOD_POST, .kind = PREPARE_RESPONSES },
-    { "/responses", HTTP_METHOD_POST, .kind = PREPARE_RESPONSES },
-    { "/v1/responses/input_tokens", HTTP_METHOD_POST, .kind = PREPARE_INPUT_TOKENS },
-    { "/v1/responses/", HTTP_METHOD_GET, .later = call_response_ask, .is_prefix = true },
-    { "/v1/responses/", HTTP_METHOD_POST, .later = call_response_ask, .is_prefix = true },
-    { "/v1/responses/", HTTP_METHOD_DELETE, .later = call_response_ask, .is_prefix = true },
-    { "/infill", HTTP_METHOD_POST, .kind = PREPARE_INFILL },
-    { "/v1/embeddings", HTTP_METHOD_POST, .kind = PREPARE_EMBEDDINGS },
-    { "/embeddings", HTTP_METHOD_POST, .kind = PREPARE_EMBEDDINGS },
-    { "/v1/messages", HTTP_METHOD_POST, .kind = PREPARE_MESSAGES },
-    { "/v1/messages/count_tokens", HTTP_METHOD_POST, .kind = PREPARE_COUNT_TOKENS },
-    { "/signal", HTTP_METHOD_POST, .kind = PREPARE_SIGNAL },
-    { "/v1/requests/", HTTP_METHOD_DELETE, .now = route_cancel, .is_prefix = true },
-    { "/tokenize", HTTP_METHOD_POST, .kind = PREPARE_TOKENIZE },
-    { "/detokenize", HTTP_METHOD_POST, .kind = PREPARE_DETOKENIZE },
-    { "/apply-template", HTTP_METHOD_POST, .kind = PREPARE_APPLY_TEMPLATE },
+    { "/health", HTTP_METHOD_GET, .doc = OPENAPI_HEALTH, .now = route_health, .is_open = true },
+    { "/health/live", HTTP_METHOD_GET, .doc = OPENAPI_LIVE, .now = route_live, .is_open = true },
+    { "/health/ready", HTTP_METHOD_GET, .doc = OPENAPI_HEALTH, .now = route_health, .is_open = true },
+    { "/v1/health", HTTP_METHOD_GET, .doc = OPENAPI_HEALTH, .now = route_health, .is_open = true },
+    { "/metrics", HTTP_METHOD_GET, .doc = OPENAPI_METRICS, .now = route_metrics, .content_type = METRICS_TYPE },
+    { "/stats", HTTP_METHOD_GET, .doc = OPENAPI_STATS, .now = route_stats },
+    { "/v1", HTTP_METHOD_GET, .doc = OPENAPI_INDEX, .now = route_index },
+    { "/openapi.json", HTTP_METHOD_GET, .doc = OPENAPI_DESCRIPTION, .now = route_openapi },
+    { "/v1/models", HTTP_METHOD_GET, .doc = OPENAPI_MODELS, .now = route_models },
+    { "/v1/models/", HTTP_METHOD_GET, .doc = OPENAPI_MODEL, .now = route_model, .is_prefix = true },
+    { "/models", HTTP_METHOD_GET, .doc = OPENAPI_MODELS, .now = route_models },
+    { "/v1/chat/completions", HTTP_METHOD_POST, .doc = OPENAPI_CHAT, .kind = PREPARE_CHAT },
+    { "/chat/completions", HTTP_METHOD_POST, .doc = OPENAPI_CHAT, .kind = PREPARE_CHAT },
+    { "/v1/completions", HTTP_METHOD_POST, .doc = OPENAPI_COMPLETIONS, .kind = PREPARE_COMPLETIONS },
+    { "/completions", HTTP_METHOD_POST, .doc = OPENAPI_COMPLETIONS, .kind = PREPARE_COMPLETIONS },
+    { "/v1/responses", HTTP_METHOD_POST, .doc = OPENAPI_RESPONSES, .kind = PREPARE_RESPONSES },
+    { "/responses", HTTP_METHOD_POST, .doc = OPENAPI_RESPONSES, .kind = PREPARE_RESPONSES },
+    { "/v1/responses/input_tokens", HTTP_METHOD_POST, .doc = OPENAPI_INPUT_TOKENS, .kind = PREPARE_INPUT_TOKENS },
+    { "/v1/responses/", HTTP_METHOD_GET, .doc = OPENAPI_RESPONSE_GET, .later = call_response_ask, .is_prefix = true },
+    { "/v1/responses/", HTTP_METHOD_POST, .doc = OPENAPI_RESPONSE_POST, .later = call_response_ask, .is_prefix = true },
+    { "/v1/responses/", HTTP_METHOD_DELETE, .doc = OPENAPI_RESPONSE_DELETE, .later = call_response_ask, .is_prefix = true },
+    { "/infill", HTTP_METHOD_POST, .doc = OPENAPI_INFILL, .kind = PREPARE_INFILL },
+    { "/v1/embeddings", HTTP_METHOD_POST, .doc = OPENAPI_EMBEDDINGS, .kind = PREPARE_EMBEDDINGS },
+    { "/embeddings", HTTP_METHOD_POST, .doc = OPENAPI_EMBEDDINGS, .kind = PREPARE_EMBEDDINGS },
+    { "/v1/messages", HTTP_METHOD_POST, .doc = OPENAPI_MESSAGES, .kind = PREPARE_MESSAGES },
+    { "/v1/messages/count_tokens", HTTP_METHOD_POST, .doc = OPENAPI_COUNT_TOKENS, .kind = PREPARE_COUNT_TOKENS },
+    { "/signal", HTTP_METHOD_POST, .doc = OPENAPI_SIGNAL, .kind = PREPARE_SIGNAL },
+    { "/v1/requests/", HTTP_METHOD_DELETE, .doc = OPENAPI_CANCEL, .now = route_cancel, .is_prefix = true },
+    { "/tokenize", HTTP_METHOD_POST, .doc = OPENAPI_TOKENIZE, .kind = PREPARE_TOKENIZE },
+    { "/detokenize", HTTP_METHOD_POST, .doc = OPENAPI_DETOKENIZE, .kind = PREPARE_DETOKENIZE },
+    { "/apply-template", HTTP_METHOD_POST, .doc = OPENAPI_APPLY_TEMPLATE, .kind = PREPARE_APPLY_TEMPLATE },
 };
+/* clang-format on */
 
 /* name, version, model and endpoints: what a client that knows nothing asks. */
 static void route_index(struct server *s, const char *rest, struct buf *out, struct api_error *e)
@@ -277,6 +283,43 @@ static void route_index(struct server *s, const char *rest, struct buf *out, str
     json_end_object(&w);
 }
 
+/* Does it ask for no key? */
+static bool route_is_open(const struct server *s, const struct route *r)
+{
+    return r->is_open || (r->now == route_metrics && s->config.is_metrics_public);
+}
+
+/* The description of all that. What depends on the model is in it once the model is loaded. */
+static void route_describe(const struct server *s, struct buf *out)
+{
+    static const char *const methods[] = {
+        [HTTP_METHOD_GET] = "get", [HTTP_METHOD_POST] = "post", [HTTP_METHOD_DELETE] = "delete"
+    };
+    struct openapi_route described[ARRAY_LEN(routes)];
+    const struct openapi_about about = {
+        .has_keys = s->config.n_api_keys > 0,
+        .n_vocab = s->model_id ? s->model.engine->info.n_vocab : 0,
+    };
+    for (size_t i = 0; i < ARRAY_LEN(routes); i++)
+        described[i] = (struct openapi_route){ .path = routes[i].path,
+                                               .method = methods[routes[i].method],
+                                               .is_prefix = routes[i].is_prefix,
+                                               .is_open = route_is_open(s, &routes[i]),
+                                               .operation = routes[i].doc };
+    openapi_write(out, described, ARRAY_LEN(described), &about);
+}
+
+/* Made once: it takes 3 ms of the thread that serves all streams. */
+static void route_openapi(struct server *s, const char *rest, struct buf *out, struct api_error *e)
+{
+    if (s->model_id && s->openapi.len == 0)
+        route_describe(s, &s->openapi);
+    if (s->model_id)
+        buf_add(out, s->openapi.data, s->openapi.len);
+    else
+        route_describe(s, out);
+}
+
 /* Does the path lead there? *rest: what follows a prefix. */
 static bool route_leads(const struct route *r, const char *path, const char **rest)
 {
@@ -288,7 +331,16 @@ static bool route_leads(const struct route *r, const char *path, const char **re
 static const struct route *route_find(const char *path, enum http_method method, const char **rest,
                                       struct api_error *e)
 {
-    bool is_known = false;
+    /* by GET 1, POST 2, DELETE 4 */
+    static const char *const allow[] = { NULL,
+                                         "GET, HEAD, OPTIONS",
+                                         "POST, OPTIONS",
+                                         "GET, HEAD, POST, OPTIONS",
+                                         "DELETE, OPTIONS",
+                                         "GET, HEAD, DELETE, OPTIONS",
+                                         "POST, DELETE, OPTIONS",
+                                         "GET, HEAD, POST, DELETE, OPTIONS" };
+    int known = 0;
     if (method == HTTP_METHOD_HEAD)
         method = HTTP_METHOD_GET;
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
@@ -296,9 +348,12 @@ static const struct route *route_find(const char *path, enum http_method method,
             continue;
         if (routes[i].method == method)
             return &routes[i];
-        is_known = true;
+        known |= routes[i].method == HTTP_METHOD_GET    ? 1
+                 : routes[i].method == HTTP_METHOD_POST ? 2
+                                                        : 4;
     }
-    if (is_known)
+    e->allow = allow[known];
+    if (known)
         api_error_set(e, 405, "method_not_allowed", NULL, "this path does not know that method");
     else
         api_error_set(e, 404, "not_found", NULL, "no such path: see GET /v1");
@@ -326,8 +381,7 @@ static bool route_guard(struct server *s, const struct http_head *head, struct a
 static bool route_key(const struct server *s, const struct http_head *head, const struct route *r,
                       struct api_error *e)
 {
-    bool is_open = r && (r->is_open || (r->now == route_metrics && s->config.is_metrics_public));
-    if (is_open || guard_key(s, head))
+    if ((r && route_is_open(s, r)) || guard_key(s, head))
         return true;
     return api_error_set(e, 401, "invalid_api_key", NULL,
                          "this server asks for an API key, as 'Authorization: Bearer KEY' or "

@@ -288,6 +288,7 @@ static void server_free(struct server *s)
         close(s->wake_fd);
     tls_close(s->tls);
     guard_release(s);
+    buf_release(&s->openapi);
     buf_release(&s->out);
     buf_release(&s->text);
     mem_free(MEM_CAT_SERVER, s);
@@ -393,6 +394,7 @@ enum err_code server_run(const struct server_config *config, struct err *err)
     s->wake_fd = -1;
     s->started_us = clock_us();
     BUG_ON(getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret));
+    buf_init(&s->openapi, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     buf_init(&s->out, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     buf_init(&s->text, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     server_set_config(s, config);

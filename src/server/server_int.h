@@ -135,6 +135,7 @@ struct server {
     int64_t n_outcomes[CALL_OUTCOME_COUNT];
     struct leg *legs[LIMIT_LIVE]; /* by id % LIMIT_LIVE */
     int32_t n_legs;
+    struct buf openapi;   /* what /openapi.json says, made once the model is loaded; empty before */
     struct buf out, text; /* scratch: of the reply being written; of what an answer shows now */
     bool has_due;         /* commands for the scheduler are to be tried again */
     char url[300];
