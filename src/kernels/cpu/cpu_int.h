@@ -112,6 +112,10 @@ struct lin_job {
     int64_t y_stride;
 };
 
+/* Rows of x in a pass of the kernels that unpack into registers (linear_direct.h), a divisor of TILE: of 16 registers of 8 lanes four
+ * accumulators each are as many as fit. */
+#define DIRECT_ROWS 4
+
 /* Per-thread scratch of linear: an unpacked part of a tile and the accumulators of a few tiles. */
 #define LIN_CHUNK      32 /* groups that are unpacked at a time */
 #define AMX_CHUNK      16 /* for tiles: 28 KiB with two blocks of x and the dots; 32 is 4 % slower */

@@ -121,12 +121,12 @@ static void prepare(struct lin_run *r)
 {
     int64_t per_row = (r->act.n_groups + QUANTISE_PER - 1) / QUANTISE_PER;
     bool small = r->n_rows * r->x.cols <= 16384;
-    if (r->grouped)
+    if (r->grouped) {
         clear_missing(&r->act, r->n_rows);
-    if (r->grouped)
         run_all(r->st, prepare_chunk, r, r->n_rows * per_row, small);
-    else
+    } else {
         run_all(r->st, clean_row, r, r->n_rows, small);
+    }
 }
 
 static void tiles_chunk(void *ctx, int64_t chunk, int thread)

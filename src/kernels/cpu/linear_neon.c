@@ -9,7 +9,6 @@
 #include "kernels/cpu/plain_impl.h"
 
 #define N_INLINE static inline __attribute__((always_inline))
-#define N_ROWS   4 /* rows of x in a pass */
 #define N_QUADS  4 /* registers of rows in a tile */
 
 /* Quarter `quad` of code vectors j and 4 + j (j = 0..3); c points at the group's codes plus 16 * quad. */
@@ -103,10 +102,11 @@ static inline const int32_t *neg_of(const enum lin_kind kind, const struct act *
 
 /* Dot products of a group: nq quarters by nt rows of x, the rows GROUP bytes apart. Q6_K: each half on its own. */
 N_INLINE void dots(const enum lin_kind kind, const int nt, const int nq, const uint8_t *c,
-                   const int8_t *q, int32x4_t dot[N_ROWS][N_QUADS], int32x4_t dot1[N_ROWS][N_QUADS])
+                   const int8_t *q, int32x4_t dot[DIRECT_ROWS][N_QUADS],
+                   int32x4_t dot1[DIRECT_ROWS][N_QUADS])
 {
     const bool halves = kind == LIN_KIND_Q6_K;
-    int8x16_t x0[N_ROWS], x1[N_ROWS];
+    int8x16_t x0[DIRECT_ROWS], x1[DIRECT_ROWS];
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
         x0[t] = vld1q_s8(q + t * GROUP);
@@ -147,7 +147,7 @@ N_INLINE void direct(const enum lin_kind kind, const int nt, const int nq,
     const uint8_t *base = job->w->data + (size_t)tile * job->w->tile_bytes;
     const int32_t *neg = neg_of(kind, x);
     int64_t i = act_index(x, t0, 0);
-    float32x4_t ad[N_ROWS][N_QUADS], am[N_ROWS][N_QUADS];
+    float32x4_t ad[DIRECT_ROWS][N_QUADS], am[DIRECT_ROWS][N_QUADS];
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++)
 #pragma GCC unroll 4
@@ -157,7 +157,7 @@ N_INLINE void direct(const enum lin_kind kind, const int nt, const int nq,
         const int sub = (int)(g & ((1 << shift) - 1));
         const uint8_t *b = base + (g >> shift) * lin_block_bytes(kind);
         const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind) + 16 * quad0;
-        int32x4_t dot[N_ROWS][N_QUADS], dot1[N_ROWS][N_QUADS];
+        int32x4_t dot[DIRECT_ROWS][N_QUADS], dot1[DIRECT_ROWS][N_QUADS];
 #pragma GCC unroll 4
         for (int t = 0; t < nt; t++)
 #pragma GCC unroll 4
@@ -189,33 +189,15 @@ N_INLINE void direct(const enum lin_kind kind, const int nt, const int nq,
                        affine ? vaddq_f32(ad[t][u], am[t][u]) : ad[t][u]);
 }
 
-typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
-
-#define DIRECT(kind, nt, nq)                                                          \
+/* A whole tile for one row of x, else half of one: see above. */
+#define DIRECT(kind, nt)                                                              \
     static void direct_##kind##_##nt(const struct lin_job *job, int t0, int64_t tile) \
     {                                                                                 \
+        const int nq = nt == 1 ? N_QUADS : N_QUADS / 2;                               \
         for (int quad = 0; quad < N_QUADS; quad += nq)                                \
             direct(LIN_KIND_##kind, nt, nq, job, t0, tile, quad);                     \
     }
-#define DIRECT_ALL(kind) DIRECT(kind, 1, 4) DIRECT(kind, 2, 2) DIRECT(kind, 3, 2) DIRECT(kind, 4, 2)
-#define DIRECT_ROW(kind) \
-    [LIN_KIND_##         \
-        kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, direct_##kind##_4 },
 
-LIN_KINDS_GROUPED(DIRECT_ALL)
-
-static direct_fn *const direct_of[LIN_KIND_GROUPED][N_ROWS] = { LIN_KINDS_GROUPED(DIRECT_ROW) };
-
-/* A tile's weights stay in the nearest caches while rows of x pass over them, N_ROWS at a time: a divisor of the activations'
- * own blocks of 16, so that no pass crosses the border of one. */
-static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
-{
-    for (int64_t tile = tile0; tile < tile1; tile++) {
-        for (int t = 0; t < j->n_rows; t += N_ROWS) {
-            int nt = (int)min_i64(N_ROWS, j->n_rows - t);
-            direct_of[j->w->kind][nt - 1](j, t, tile);
-        }
-    }
-}
+#include "kernels/cpu/linear_direct.h"
 
 const struct lin_ops lin_ops_neon = { "neon", grouped, plain, 0 };

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define Y_INLINE static inline __attribute__((always_inline))
-#define Y_ROWS   4 /* rows of x in a pass: four accumulators each fill the 16 registers */
 
 Y_INLINE int code_bits(const enum lin_kind kind)
 {
@@ -114,9 +113,9 @@ Y_INLINE void load_scales(const enum lin_kind kind, const uint8_t *b, int sub, i
 
 /* Dot products of a group for nt rows of x: the eight code vectors are given one by one, in any order, each k once. */
 struct dots {
-    __m256i wide[Y_ROWS];   /* int32 */
-    __m256i narrow[Y_ROWS]; /* int16 pairs not yet widened */
-    int n;                  /* products in narrow */
+    __m256i wide[DIRECT_ROWS];   /* int32 */
+    __m256i narrow[DIRECT_ROWS]; /* int16 pairs not yet widened */
+    int n;                       /* products in narrow */
 };
 
 Y_INLINE void dots_flush(struct dots *a, const int nt)
@@ -207,7 +206,7 @@ Y_INLINE void direct(const enum lin_kind kind, const int nt, const struct lin_jo
     const uint8_t *base = job->w->data + (size_t)tile * job->w->tile_bytes;
     const int32_t *neg = neg_of(kind, x);
     int64_t i = act_index(x, t0, 0);
-    __m256 ad[Y_ROWS], am[Y_ROWS];
+    __m256 ad[DIRECT_ROWS], am[DIRECT_ROWS];
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++)
         ad[t] = am[t] = _mm256_setzero_ps();
@@ -247,34 +246,14 @@ Y_INLINE void direct(const enum lin_kind kind, const int nt, const struct lin_jo
         store_half(job, tile, half, t0 + t, affine ? _mm256_add_ps(ad[t], am[t]) : ad[t]);
 }
 
-typedef void direct_fn(const struct lin_job *job, int t0, int64_t tile);
-
 #define DIRECT(kind, nt)                                                              \
     static void direct_##kind##_##nt(const struct lin_job *job, int t0, int64_t tile) \
     {                                                                                 \
         for (int half = 0; half < 2; half++)                                          \
             direct(LIN_KIND_##kind, nt, job, t0, tile, half);                         \
     }
-#define DIRECT_ALL(kind) DIRECT(kind, 1) DIRECT(kind, 2) DIRECT(kind, 3) DIRECT(kind, 4)
-#define DIRECT_ROW(kind) \
-    [LIN_KIND_##         \
-        kind] = { direct_##kind##_1, direct_##kind##_2, direct_##kind##_3, direct_##kind##_4 },
 
-LIN_KINDS_GROUPED(DIRECT_ALL)
-
-static direct_fn *const direct_of[LIN_KIND_GROUPED][Y_ROWS] = { LIN_KINDS_GROUPED(DIRECT_ROW) };
-
-/* A tile's weights stay in the nearest caches while blocks of rows pass over them. Rows of a block of x are cut so that none
- * crosses the border of the activations' own blocks of 16. */
-static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
-{
-    for (int64_t tile = tile0; tile < tile1; tile++) {
-        for (int t = 0; t < j->n_rows; t += Y_ROWS) {
-            int nt = (int)min_i64(Y_ROWS, j->n_rows - t);
-            direct_of[j->w->kind][nt - 1](j, t, tile);
-        }
-    }
-}
+#include "kernels/cpu/linear_direct.h"
 
 #endif
 
