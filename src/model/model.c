@@ -163,6 +163,7 @@ static enum err_code model_pack(struct model *m, const struct weights *w,
         return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s is not supported by backend %s",
                        t->name, dtype_info(t->type)->name, m->be->ops->name);
     struct weight_source src = { .name = t->name,
+                                 .scales = t->scales,
                                  .type = t->type,
                                  .out = t->shape[1],
                                  .in = t->shape[0],

@@ -35,6 +35,7 @@ struct weight_source {
     int64_t out, in;
     const uint8_t
         *data; /* [out] rows of dtype_row_bytes(type, in) bytes; borrowed during pack only */
+    struct scales scales; /* types with has_scales; borrowed during pack only. Else zeroed */
     void (*drop)(void *ctx, const uint8_t *data,
                  size_t n); /* may be NULL: called when source bytes are no longer needed */
     void *drop_ctx;

@@ -25,8 +25,9 @@ struct weights_tensor {
     int64_t shape[WEIGHTS_DIMS_MAX];
     const uint8_t *data; /* 8-byte aligned, inside its file, overlaps no other tensor */
     size_t bytes;
-    int file_i;      /* which of the split files */
-    uint64_t offset; /* of data in that file */
+    struct scales scales; /* of types with has_scales: inside the files too. Else zeroed */
+    int file_i;           /* which of the split files */
+    uint64_t offset;      /* of data in that file */
 };
 
 enum meta_type { /* numbers as in the GGUF document */

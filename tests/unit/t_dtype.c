@@ -31,6 +31,8 @@ static void types_have_the_published_sizes(void **state)
         { DTYPE_IQ4_XS, "IQ4_XS", 256, 136 }, { DTYPE_MXFP4, "MXFP4", 32, 17 },
         { DTYPE_I64, "I64", 1, 8 },           { DTYPE_F64, "F64", 1, 8 },
         { DTYPE_IQ3_S, "IQ3_S", 256, 110 },   { DTYPE_TQ1_0, "TQ1_0", 256, 54 },
+        { DTYPE_F8_E4M3, "F8_E4M3", 1, 1 },   { DTYPE_F8_E5M2, "F8_E5M2", 1, 1 },
+        { DTYPE_MLX3, "MLX3", 32, 12 },       { DTYPE_MLX8, "MLX8", 32, 32 },
     };
     for (size_t i = 0; i < ARRAY_LEN(want); i++) {
         const struct dtype_info *info = dtype_info(want[i].type);
@@ -43,6 +45,33 @@ static void types_have_the_published_sizes(void **state)
     assert_int_equal(dtype_row_bytes(DTYPE_Q4_K, 1024), 4 * 144);
     assert_int_equal(dtype_row_bytes(DTYPE_F32, 0), 0);
     assert_true(dtype_row_bytes(DTYPE_F16, (int64_t)1 << 40) == (size_t)1 << 41);
+}
+
+static void mlx_types_go_by_their_bits(void **state)
+{
+    for (int bits = -1; bits <= 33; bits++) {
+        enum dtype type = dtype_mlx(bits);
+        bool has = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
+        assert_int_equal(type != DTYPE_COUNT, has);
+        if (has)
+            assert_int_equal(dtype_mlx_bits(type), bits);
+    }
+    assert_int_equal(dtype_mlx_bits(DTYPE_Q4_0), 0);
+}
+
+static void scales_of_later_rows_stand_further_on(void **state)
+{
+    static const uint8_t a[64], b[64];
+    struct scales s = { a, b, DTYPE_BF16, 1, 64 };
+    struct scales t = scales_from_row(&s, 3, 128);
+    assert_ptr_equal(t.scales, a + 3 * 2 * 2);
+    assert_ptr_equal(t.biases, b + 3 * 2 * 2);
+    s = (struct scales){ a, NULL, DTYPE_F32, 128, 128 };
+    t = scales_from_row(&s, 256, 130);
+    assert_ptr_equal(t.scales, a + 2 * 2 * 4);
+    assert_null(t.biases);
+    s = (struct scales){ 0 };
+    assert_null(scales_from_row(&s, 77, 130).scales);
 }
 
 /* Value of finite f16 bits by the definition, in double. */
@@ -182,6 +211,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(types_have_the_published_sizes),
+        cmocka_unit_test(mlx_types_go_by_their_bits),
+        cmocka_unit_test(scales_of_later_rows_stand_further_on),
         cmocka_unit_test(f16_widens_exactly),
         cmocka_unit_test(f16_narrows_to_nearest_even),
         cmocka_unit_test(bf16_narrows_to_nearest_even),
