@@ -20,6 +20,8 @@
 #define BACKEND_ROWS_MAX        8192 /* rows of one op, so that a backend can size its scratch at load */
 #define BACKEND_HEAD_DIM_MAX    512 /* K */
 #define BACKEND_LINEAR_MANY_MAX 4
+#define BACKEND_STATE_DIM_MAX   256 /* rows and columns of a head's matrix state */
+#define BACKEND_STATE_TAPS_MAX  8   /* W: taps of a causal convolution */
 
 /* f32 activations [rows][cols] in backend memory; consecutive rows are `stride` floats apart. */
 struct tensor {
@@ -61,7 +63,7 @@ struct rope {
     float scale;           /* cos and sin are multiplied by this (yarn); 1 = none */
 };
 
-enum glu_kind { GLU_KIND_SILU, GLU_KIND_GELU_TANH };
+enum glu_kind { GLU_KIND_SILU, GLU_KIND_GELU_TANH, GLU_KIND_SIGMOID };
 
 /* One layer's key-value cache: a slab of n_pages pages. The page layout is the backend's. */
 struct kv_layer {
@@ -73,11 +75,29 @@ struct kv_layer {
 };
 
 /* A sequence's part of a step: rows [row0, row0 + n_rows) are its positions pos0, pos0+1, ... in order.
- * pages[i] holds positions [i*P, (i+1)*P); entries below the window may be -1. */
+ * pages[i] holds positions [i*P, (i+1)*P); entries below the window may be -1. Recurrent layers look at slot alone. */
 struct seq_view {
     int row0, n_rows;
     int32_t pos0;
     const int32_t *pages;
+    int32_t
+        slot; /* of the sequence's state; its content does not count where pos0 is 0: the state is zero then */
+    bool is_tentative; /* the rows may be taken back: the slot stays as it was before them */
+};
+
+/* A recurrent layer's states, by slot: the last W - 1 inputs of a causal convolution and, for each of Hs heads, a matrix of Ks rows
+ * (of a key) and Vs columns (of a value). Gs key heads serve Hs heads. */
+struct state_layer {
+    int n_slots;
+    int taps;        /* W, 2..BACKEND_STATE_TAPS_MAX */
+    int conv_cols;   /* C */
+    int n_heads;     /* Hs, a multiple of Gs */
+    int n_key_heads; /* Gs */
+    int key_dim;     /* Ks, even */
+    int value_dim;   /* Vs */
+    bool is_tiled;   /* head h has key head h % Gs; else h / (Hs / Gs) */
+    float *conv;     /* backend memory [n_slots][W - 1][C], oldest first */
+    float *matrix;   /* backend memory [n_slots][Hs][Ks][Vs] */
 };
 
 struct attn_params {
@@ -140,11 +160,31 @@ struct backend_ops {
     /* y = act(gate) * up; y may be gate.   all [T][F] */
     void (*glu)(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
                 enum glu_kind kind);
+    /* Per row and per group of n columns: y = x * scale / sqrt(sum(x^2) + eps).   cols % n == 0; y may be x */
+    void (*l2_norm)(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                    float scale);
     void (*add)(struct backend *be, struct tensor y, struct tensor x); /* y += x */
     void (*scale)(struct backend *be, struct tensor y, float s);       /* y *= s */
     void (*softcap)(struct backend *be, struct tensor y, float cap);   /* y = cap * tanh(y / cap) */
     /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    /* --- recurrent layers: token by token, so that every cut of a sequence into steps has the same bits --- */
+    /* y[t] = silu(sum over j of w[j] * x[t - W + 1 + j]), what lies before the rows by the state, which moves on.
+     * x, y [T][C]; w [W][C] backend memory; y overlaps nothing */
+    void (*conv_silu)(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                      struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+    /* In place: a = exp(s * softplus(a + bias)), the decay; b = sigmoid(b).   a, b [T][Hs]; bias, s [Hs] backend memory */
+    void (*delta_gates)(struct backend *be, struct tensor a, struct tensor b, const float *bias,
+                        const float *s);
+    /* The gated delta rule (Yang et al. 2024), for each row in order, with S the head's matrix, k and q of its key head:
+     *   m = S^T k;  d = (v - decay m) beta;  S = decay S + k d^T;  out = S^T q
+     * Both products are, per column, an ascending chain over the even rows plus one over the odd ones.
+     * q, k [T][Gs*Ks]  v, out [T][Hs*Vs]  decay, beta [T][Hs]; out overlaps nothing */
+    void (*delta_rule)(struct backend *be, struct tensor out, struct tensor q, struct tensor k,
+                       struct tensor v, struct tensor decay, struct tensor beta,
+                       struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+    /* Slot dst becomes a copy of slot src. */
+    void (*state_copy)(struct backend *be, struct state_layer *st, int32_t dst, int32_t src);
     /* begin(T) clears the flags of rows [0, T). failed sets flags[t] |= 1 for each row t < T in which a non-finite value
      * met linear, attention or (quantised types) kv_store since begin. flags [T] host memory. A row is a row of the tensor that the op got: where rows
      * are gathered in between (the vocabulary head), ask before and begin again with the new count. */

@@ -36,6 +36,14 @@ float fmath_log(float x)
     return fmaf(n, FMATH_LN2_HI, f + p);
 }
 
+float fmath_softplus(float x)
+{
+    if (!(x <= 20.0f))
+        return x;
+    float e = fmath_exp(x), u = 1.0f + e;
+    return u == 1.0f ? e : fmath_log(u) * (e / (u - 1.0f));
+}
+
 #define SINCOS_RINT 0x1.8p52 /* adding and subtracting it rounds a double to an integer */
 #define PIO2_HI     0x1.921fb54442d18p+0
 #define PIO2_LO     0x1.1a62633145c07p-54

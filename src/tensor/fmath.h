@@ -91,6 +91,11 @@ static inline float fmath_silu(float g)
     return g / (1.0f + fmath_exp(-g));
 }
 
+static inline float fmath_sigmoid(float g)
+{
+    return 1.0f / (1.0f + fmath_exp(-g));
+}
+
 static inline float fmath_gelu_tanh(float g)
 {
     float g3 = g * g * g;
@@ -100,6 +105,9 @@ static inline float fmath_gelu_tanh(float g)
 
 /* Natural logarithm of x > 0, normal; 0 gives -infinity, a negative number NaN. */
 float fmath_log(float x);
+
+/* log(1 + e^x) with the relative precision of log where e^x is small (Kahan 1979); x itself over 20. */
+float fmath_softplus(float x);
 
 /* sin and cos of a, |a| <= 2^40: reduced in double by multiples of pi / 2, evaluated in double, rounded once to f32. */
 void fmath_sincos(double a, float *s, float *c);

@@ -203,3 +203,64 @@ void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int3
     if (y.rows)
         be->ops->gather(be, y, x, rows);
 }
+
+void ops_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                 float scale)
+{
+    check_same(y, x);
+    BUG_ON(n <= 0 || x.cols % n != 0);
+    if (y.rows)
+        be->ops->l2_norm(be, y, x, n, eps, scale);
+}
+
+static void check_state(const struct state_layer *st, struct tensor t, const struct seq_view *seqs,
+                        int n_seqs)
+{
+    BUG_ON(st->taps < 2 || st->taps > BACKEND_STATE_TAPS_MAX || st->conv_cols <= 0);
+    BUG_ON(st->n_key_heads <= 0 || st->n_heads <= 0 || st->n_heads % st->n_key_heads != 0);
+    BUG_ON(st->key_dim <= 0 || st->key_dim > BACKEND_STATE_DIM_MAX || st->key_dim % 2 != 0);
+    BUG_ON(st->value_dim <= 0 || st->value_dim > BACKEND_STATE_DIM_MAX);
+    check_seqs(t, seqs, n_seqs);
+    for (int i = 0; i < n_seqs; i++)
+        BUG_ON(seqs[i].slot < 0 || seqs[i].slot >= st->n_slots);
+}
+
+void ops_conv_silu(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                   struct state_layer *st, const struct seq_view *seqs, int n_seqs)
+{
+    check_same(y, x);
+    check_state(st, x, seqs, n_seqs);
+    BUG_ON(x.cols != st->conv_cols || (y.rows > 0 && y.data == x.data));
+    if (y.rows)
+        be->ops->conv_silu(be, y, x, w, st, seqs, n_seqs);
+}
+
+void ops_delta_gates(struct backend *be, struct tensor a, struct tensor b, const float *bias,
+                     const float *s)
+{
+    check_same(a, b);
+    if (a.rows)
+        be->ops->delta_gates(be, a, b, bias, s);
+}
+
+void ops_delta_rule(struct backend *be, struct tensor out, struct tensor q, struct tensor k,
+                    struct tensor v, struct tensor decay, struct tensor beta,
+                    struct state_layer *st, const struct seq_view *seqs, int n_seqs)
+{
+    check_same(out, v);
+    check_same(q, k);
+    check_same(decay, beta);
+    check_state(st, out, seqs, n_seqs);
+    BUG_ON(q.rows != v.rows || decay.rows != v.rows || decay.cols != st->n_heads);
+    BUG_ON(q.cols != (int64_t)st->n_key_heads * st->key_dim);
+    BUG_ON(v.cols != (int64_t)st->n_heads * st->value_dim);
+    if (out.rows)
+        be->ops->delta_rule(be, out, q, k, v, decay, beta, st, seqs, n_seqs);
+}
+
+void ops_state_copy(struct backend *be, struct state_layer *st, int32_t dst, int32_t src)
+{
+    BUG_ON(dst < 0 || dst >= st->n_slots || src < 0 || src >= st->n_slots);
+    if (dst != src)
+        be->ops->state_copy(be, st, dst, src);
+}

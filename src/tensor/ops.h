@@ -35,6 +35,16 @@ void ops_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct attn_params *p);
 void ops_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
              enum glu_kind kind);
+void ops_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                 float scale);
+void ops_conv_silu(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                   struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+void ops_delta_gates(struct backend *be, struct tensor a, struct tensor b, const float *bias,
+                     const float *s);
+void ops_delta_rule(struct backend *be, struct tensor out, struct tensor q, struct tensor k,
+                    struct tensor v, struct tensor decay, struct tensor beta,
+                    struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+void ops_state_copy(struct backend *be, struct state_layer *st, int32_t dst, int32_t src);
 void ops_add(struct backend *be, struct tensor y, struct tensor x);
 void ops_scale(struct backend *be, struct tensor y, float s);
 void ops_softcap(struct backend *be, struct tensor y, float cap);

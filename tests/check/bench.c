@@ -156,7 +156,7 @@ static void bench_fill_pages(struct attn_bench *b, const struct attn_shape *s)
     ops_begin(b->be, KV_PAGE_TOKENS);
     for (int i = 0; i < b->n; i++) {
         for (int32_t page = 0; page < b->kv[i].n_pages; page++) {
-            struct seq_view v = { 0, KV_PAGE_TOKENS, 0, &page };
+            struct seq_view v = { .n_rows = KV_PAGE_TOKENS, .pages = &page };
             ops_kv_store(b->be, &b->kv[i], t, t, &v, 1);
         }
     }
@@ -181,7 +181,9 @@ static void bench_attention_case(struct bench *k, enum dtype type, const struct 
     for (int i = 0; i < n_pages; i++)
         pages[i] = i;
     for (int i = 0; i < s->seqs; i++)
-        b.seqs[i] = (struct seq_view){ i * s->rows, s->rows, s->pos, pages + i * per_seq };
+        b.seqs[i] = (struct seq_view){
+            .row0 = i * s->rows, .n_rows = s->rows, .pos0 = s->pos, .pages = pages + i * per_seq
+        };
     bench_fill_pages(&b, s);
     int64_t cols = (int64_t)s->kv_heads * s->per * s->head_dim;
     float *q = mem_alloc(MEM_CAT_SCRATCH, (size_t)(2 * rows * cols) * sizeof(float));

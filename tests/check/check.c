@@ -256,6 +256,7 @@ int main(int argc, char **argv)
     check_linear(&c);
     check_rows(&c);
     check_attention(&c);
+    check_state(&c);
     c.ref->ops->close(c.ref);
     for (int i = 0; i < c.n_cpu; i++)
         c.cpu[i].be->ops->close(c.cpu[i].be);

@@ -57,6 +57,7 @@ struct weight *check_pack(struct backend *be, enum dtype type, int64_t out, int6
 void check_linear(struct check *c);
 void check_rows(struct check *c);
 void check_attention(struct check *c);
+void check_state(struct check *c);
 void check_bench(const char *filter, int threads, int level);
 void check_bench_pool(const char *filter, int threads);
 

@@ -82,7 +82,7 @@ static void store_prefix(struct side *s, const struct attn_case *k, int i, const
     for (int pos = 0; pos < k->seq[i].pos0;) { /* in uneven pieces */
         int n = 1 + pos % 129;
         n = n < k->seq[i].pos0 - pos ? n : k->seq[i].pos0 - pos;
-        struct seq_view v = { 0, n, pos, pages };
+        struct seq_view v = { .n_rows = n, .pos0 = pos, .pages = pages };
         ops_kv_store(s->be, &s->kv, tensor_of(keys->k + pos * cols, n, cols),
                      tensor_of(keys->v + pos * cols, n, cols), &v, 1);
         pos += n;
@@ -101,7 +101,9 @@ static void run_side(struct side *s, const struct attn_case *k, const struct key
     for (int i = 0; i < k->n_seqs; i++) {
         store_prefix(s, k, i, &keys[i]);
         make_pages(k, i, true, pages[i]);
-        views[i] = (struct seq_view){ row, k->seq[i].n_rows, k->seq[i].pos0, pages[i] };
+        views[i] = (struct seq_view){
+            .row0 = row, .n_rows = k->seq[i].n_rows, .pos0 = k->seq[i].pos0, .pages = pages[i]
+        };
         size_t n = (size_t)(k->seq[i].n_rows * cols) * sizeof(float);
         memcpy(nk + row * cols, keys[i].k + k->seq[i].pos0 * cols, n);
         memcpy(nv + row * cols, keys[i].v + k->seq[i].pos0 * cols, n);
@@ -407,7 +409,7 @@ static void check_store(struct check *c, enum dtype type, int head_dim, int kind
     int32_t pages[PAGES];
     struct check_buf x = check_buf_new(2 * rows, cols, cols + 3);
     struct tensor kt = x.t, vt = x.t;
-    struct seq_view view = { 0, rows, 0, pages };
+    struct seq_view view = { .n_rows = rows, .pages = pages };
     uint8_t flags[2][70] = { { 0 } };
     struct side ref, cpu;
     make_pages(&k, 0, false, pages);

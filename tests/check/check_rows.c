@@ -35,8 +35,9 @@ struct bufs {
 };
 
 /* One op by number on y (prefilled with a's data), with b and w as its other operands. */
-static const char *const op_names[] = { "add",  "add_bias", "scale",    "softcap",
-                                        "silu", "gelu",     "rms_norm", "rms_norm_heads" };
+static const char *const op_names[] = { "add",     "add_bias", "scale",        "softcap",
+                                        "silu",    "gelu",     "rms_norm",     "rms_norm_heads",
+                                        "sigmoid", "l2_norm",  "l2_norm_heads" };
 
 static void run_op(struct backend *be, int op, struct tensor y, const struct bufs *s)
 {
@@ -61,8 +62,17 @@ static void run_op(struct backend *be, int op, struct tensor y, const struct buf
     case 6:
         ops_rms_norm(be, y, s->a.t, s->w, n, 1e-6f);
         break;
-    default:
+    case 7:
         ops_rms_norm(be, y, y, s->w, n % 4 == 0 ? n / 4 : n, 1e-5f);
+        break;
+    case 8:
+        ops_glu(be, y, s->a.t, s->b.t, GLU_KIND_SIGMOID);
+        break;
+    case 9:
+        ops_l2_norm(be, y, s->a.t, n, 1e-6f, 0.25f);
+        break;
+    default:
+        ops_l2_norm(be, y, y, n % 4 == 0 ? n / 4 : n, 1e-6f, 1);
         break;
     }
 }

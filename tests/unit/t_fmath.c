@@ -94,6 +94,27 @@ static void log_is_within_2_ulp(void **state)
 }
 
 /* Angles of rotary embeddings: a position up to 2^20 times an f32 frequency is exact in double. */
+static long double softplus(long double x)
+{
+    return log1pl(expl(x));
+}
+
+static long double sigmoid(long double x)
+{
+    return 1 / (1 + expl(-x));
+}
+
+static void softplus_and_sigmoid_are_within_6_ulp(void **state)
+{
+    (void)state;
+    double s = worst(fmath_softplus, softplus, 1e-30f, 80, 1);
+    double g = worst(fmath_sigmoid, sigmoid, 1e-30f, 80, 1);
+    print_message("softplus %.3f ulp, sigmoid %.3f ulp\n", s, g);
+    assert_true(s <= 6.0 && g <= 6.0);
+    assert_true(isnan(fmath_softplus(NAN)) && fmath_softplus(INFINITY) == INFINITY);
+    assert_true(fmath_softplus(-INFINITY) == fmath_exp(-INFINITY));
+}
+
 static void sincos_of_rope_angles_is_within_0_51_ulp(void **state)
 {
     (void)state;
@@ -124,6 +145,7 @@ int main(void)
         cmocka_unit_test(exp_has_its_special_values),
         cmocka_unit_test(tanh_is_within_2_ulp),
         cmocka_unit_test(log_is_within_2_ulp),
+        cmocka_unit_test(softplus_and_sigmoid_are_within_6_ulp),
         cmocka_unit_test(sincos_of_rope_angles_is_within_0_51_ulp),
     };
     return cmocka_run_group_tests_name("fmath", tests, NULL, NULL);

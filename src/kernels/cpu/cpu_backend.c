@@ -55,6 +55,7 @@ static void cpu_close(struct backend *be)
     if (threads) {
         mem_free_big(MEM_CAT_SCRATCH, st->scratch, (size_t)threads * sizeof(*st->scratch));
         cpu_attention_release(st, threads);
+        cpu_state_release(st, threads);
     }
     if (st->rope_cache)
         rope_cache_free(st->rope_cache);
@@ -119,6 +120,11 @@ static const struct backend_ops cpu_ops = {
     .threads = cpu_threads,
     .parallel = cpu_parallel,
     .gather = cpu_gather,
+    .l2_norm = cpu_l2_norm,
+    .conv_silu = cpu_conv_silu,
+    .delta_gates = cpu_delta_gates,
+    .delta_rule = cpu_delta_rule,
+    .state_copy = cpu_state_copy,
     .begin = cpu_begin,
     .failed = cpu_failed,
     .linear_many = cpu_linear_many,
@@ -130,12 +136,14 @@ static void cpu_dispatch(struct cpu_state *st, enum cpu_level level)
     st->lin = lin_ops_c;
     st->rows = rows_ops_c;
     st->attn = attn_ops_c;
+    st->state = state_ops_c;
 #if defined(__x86_64__)
     if (level < CPU_LEVEL_AVX2)
         return;
     st->lin = lin_ops_avx2;
     st->rows = rows_ops_avx2;
     st->attn = attn_ops_avx2;
+    st->state = state_ops_avx2;
     if (level < CPU_LEVEL_AVXVNNI)
         return;
     if (cpu_level_available(CPU_LEVEL_AVXVNNI))
@@ -145,6 +153,7 @@ static void cpu_dispatch(struct cpu_state *st, enum cpu_level level)
     st->lin = lin_ops_avx512;
     st->rows = rows_ops_avx512;
     st->attn = attn_ops_avx512;
+    st->state = state_ops_avx512;
     if (level < CPU_LEVEL_AMX)
         return;
     st->lin = lin_ops_amx;
@@ -154,6 +163,7 @@ static void cpu_dispatch(struct cpu_state *st, enum cpu_level level)
     st->lin = lin_ops_neon;
     st->rows = rows_ops_neon;
     st->attn = attn_ops_neon;
+    st->state = state_ops_neon;
 #endif
 }
 
@@ -182,6 +192,7 @@ enum err_code cpu_backend_open(const struct cpu_options *opt, struct backend **o
         st->scratch = mem_try_big(MEM_CAT_SCRATCH, (size_t)threads * sizeof(*st->scratch));
         st->rope_cache = rope_cache_new();
         if (!st->scratch || !st->rope_cache || !cpu_attention_init(st, threads) ||
+            !cpu_state_init(st, threads) ||
             !mem_region_init(&st->region, MEM_CAT_WEIGHTS, region_bytes()))
             rc = err_set(err, ERR_NOMEM, "no memory for the scratch of %d threads", threads);
     }

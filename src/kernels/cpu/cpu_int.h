@@ -150,6 +150,7 @@ struct rows_ops {
     /* Copy with non-finite values as zero. False: there was one. */
     bool (*clean)(float *y, const float *x, int64_t n);
     void (*rms_norm)(float *y, const float *x, const float *w, int n, float eps);
+    void (*l2_norm)(float *y, const float *x, int n, float eps, float scale);
     void (*rope)(float *x, const struct rope *r, const float *cs, const float *sn);
     void (*glu)(float *y, const float *g, const float *u, int64_t n, enum glu_kind kind);
     void (*add)(float *y, const float *x, int64_t n);
@@ -202,10 +203,38 @@ struct attn_ops {
     void (*unpack_v)(float *y, const struct kvq_part *part, int head_dim, enum dtype type);
 };
 
+/* Recurrent layers. A convolution's columns [c0, c1) of one sequence; a head's columns [c0, c1) of the delta rule. */
+struct conv_job {
+    const struct seq_view *seq;
+    struct tensor y, x;
+    const float *w;
+    float *state; /* [W - 1][C] */
+    int taps;
+};
+
+struct delta_job {
+    const struct seq_view *seq;
+    const float *q, *k, *v; /* row 0 of the sequence, of the head's first element */
+    float *out;
+    const float *decay, *beta; /* row 0, the head's */
+    int64_t q_stride, k_stride, v_stride, out_stride, decay_stride, beta_stride;
+    float *matrix; /* [Ks][Vs] of the head in the slot */
+    int key_dim, value_dim;
+    float *work; /* scratch: [Ks][64], one thread's */
+};
+
+struct state_ops {
+    const char *name;
+    void (*conv)(const struct conv_job *j, int64_t c0, int64_t c1);
+    void (*delta)(const struct delta_job *j, int c0, int c1);
+};
+
 extern const struct lin_ops lin_ops_c, lin_ops_avx2, lin_ops_avxvnni, lin_ops_avx512, lin_ops_amx,
     lin_ops_neon;
 extern const struct rows_ops rows_ops_c, rows_ops_avx2, rows_ops_avx512, rows_ops_neon;
 extern const struct attn_ops attn_ops_c, attn_ops_avx2, attn_ops_avx512, attn_ops_neon;
+
+extern const struct state_ops state_ops_c, state_ops_avx2, state_ops_avx512, state_ops_neon;
 
 struct rope_cache;
 
@@ -214,6 +243,7 @@ struct cpu_state {
     struct lin_ops lin;
     struct rows_ops rows;
     struct attn_ops attn;
+    struct state_ops state;
     struct pool *pool;
     bool
         is_parallel; /* the pool runs what the caller of `parallel` gave: ops called there stay on their thread */
@@ -229,6 +259,7 @@ struct cpu_state {
     struct attn_run *attn_runs;        /* slices under way */
     float *attn_parts;                 /* results of blocks that wait to be merged */
     struct rope_cache *rope_cache;
+    float *state_work; /* [threads][BACKEND_STATE_DIM_MAX][STATE_COLS] */
 };
 
 static inline struct cpu_state *cpu_of(struct backend *be)
@@ -277,6 +308,8 @@ void cpu_scale(struct backend *be, struct tensor y, float s);
 void cpu_softcap(struct backend *be, struct tensor y, float cap);
 void cpu_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
 int64_t cpu_argmax(struct backend *be, const float *x, int64_t n, bool *finite);
+void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                 float scale);
 void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 struct rope_cache *rope_cache_new(void); /* NULL: no memory */
 void rope_cache_free(struct rope_cache *c);
@@ -297,5 +330,19 @@ void cpu_attention(struct backend *be, struct tensor out, struct tensor q,
 /* Per-thread scratch for `threads` threads. False: no memory. */
 bool cpu_attention_init(struct cpu_state *st, int threads);
 void cpu_attention_release(struct cpu_state *st, int threads);
+
+/* state.c */
+#define STATE_COLS \
+    64 /* columns of a head's matrix that a thread takes at a time: with 128 rows 32 KiB, the first-level cache */
+void cpu_conv_silu(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                   struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+void cpu_delta_gates(struct backend *be, struct tensor a, struct tensor b, const float *bias,
+                     const float *s);
+void cpu_delta_rule(struct backend *be, struct tensor out, struct tensor q, struct tensor k,
+                    struct tensor v, struct tensor decay, struct tensor beta,
+                    struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+void cpu_state_copy(struct backend *be, struct state_layer *st, int32_t dst, int32_t src);
+bool cpu_state_init(struct cpu_state *st, int threads); /* false: no memory */
+void cpu_state_release(struct cpu_state *st, int threads);
 
 #endif

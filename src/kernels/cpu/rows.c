@@ -13,7 +13,8 @@ enum rows_op {
     ROWS_OP_SCALE,
     ROWS_OP_SOFTCAP,
     ROWS_OP_GLU,
-    ROWS_OP_NORM
+    ROWS_OP_NORM,
+    ROWS_OP_L2
 };
 
 struct rows_job {
@@ -22,6 +23,7 @@ struct rows_job {
     struct tensor y, x, z;
     const float *w; /* bias, norm weight */
     float s;        /* scale, cap, eps */
+    float scale;    /* of an l2 norm */
     int n;          /* norm group */
     enum glu_kind glu;
     int64_t per;     /* rows of a chunk */
@@ -55,6 +57,10 @@ static void rows_one(const struct rows_job *j, int64_t t, int64_t c0, int64_t c1
     case ROWS_OP_NORM:
         for (int64_t c = c0; c < c1; c += j->n)
             k->rms_norm(y + c, x + c, j->w, j->n, j->s);
+        break;
+    case ROWS_OP_L2:
+        for (int64_t c = c0; c < c1; c += j->n)
+            k->l2_norm(y + c, x + c, j->n, j->s, j->scale);
         break;
     }
 }
@@ -120,6 +126,15 @@ void cpu_rms_norm(struct backend *be, struct tensor y, struct tensor x, const fl
 {
     rows_run(be, &(struct rows_job){ .op = ROWS_OP_NORM, .y = y, .x = x, .w = w, .n = n, .s = eps },
              n);
+}
+
+void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                 float scale)
+{
+    rows_run(
+        be,
+        &(struct rows_job){ .op = ROWS_OP_L2, .y = y, .x = x, .n = n, .s = eps, .scale = scale },
+        n);
 }
 
 struct exp_job {

@@ -176,7 +176,8 @@ static bool rows_clean(float *y, const float *x, int64_t n)
     return finite;
 }
 
-static void rows_rms_norm(float *y, const float *x, const float *w, int n, float eps)
+/* Sum of squares of n elements in 16 lanes. */
+V_INLINE float rows_squares(const float *x, int n)
 {
     nv lane[16 / NV];
     for (int k = 0; k < 16 / NV; k++)
@@ -192,12 +193,28 @@ static void rows_rms_norm(float *y, const float *x, const float *w, int n, float
         nv v = nv_load_n(x + i + NV * k, n - i - NV * k); /* fma(0, 0, sum) is sum */
         lane[k] = nv_fma(v, v, lane[k]);
     }
-    nv r = nv_set1(1.0f / sqrtf(nv_sum16(lane) / (float)n + eps));
+    return nv_sum16(lane);
+}
+
+static void rows_rms_norm(float *y, const float *x, const float *w, int n, float eps)
+{
+    int i;
+    nv r = nv_set1(1.0f / sqrtf(rows_squares(x, n) / (float)n + eps));
     for (i = 0; i + NV <= n; i += NV)
         nv_store(y + i, nv_mul(nv_mul(nv_load(x + i), r), nv_load(w + i)));
     if (i < n)
         nv_store_n(y + i, nv_mul(nv_mul(nv_load_n(x + i, n - i), r), nv_load_n(w + i, n - i)),
                    n - i);
+}
+
+static void rows_l2_norm(float *y, const float *x, int n, float eps, float scale)
+{
+    nv r = nv_set1(scale / sqrtf(rows_squares(x, n) + eps));
+    int i = 0;
+    for (; i + NV <= n; i += NV)
+        nv_store(y + i, nv_mul(nv_load(x + i), r));
+    if (i < n)
+        nv_store_n(y + i, nv_mul(nv_load_n(x + i, n - i), r), n - i);
 }
 
 static void rows_rope(float *x, const struct rope *r, const float *cs, const float *sn)
@@ -241,6 +258,8 @@ static void rows_glu(float *y, const float *g, const float *u, int64_t n, enum g
 {
     if (kind == GLU_KIND_SILU)
         ROWS_MAP(n, y, g, u, nv_mul(nv_silu(a), b));
+    else if (kind == GLU_KIND_SIGMOID)
+        ROWS_MAP(n, y, g, u, nv_mul(nv_sigmoid(a), b));
     else
         ROWS_MAP(n, y, g, u, nv_mul(nv_gelu_tanh(a), b));
 }
@@ -304,8 +323,9 @@ static int64_t rows_argmax(const float *x, int64_t n, bool *finite)
 #define ROWS_TABLE(label)                                                                         \
     {                                                                                             \
         .name = label, .quantise = rows_quantise, .clean = rows_clean, .rms_norm = rows_rms_norm, \
-        .rope = rows_rope, .glu = rows_glu, .add = rows_add, .scale = rows_scale,                 \
-        .softcap = rows_softcap, .exp_scaled = rows_exp_scaled, .argmax = rows_argmax             \
+        .l2_norm = rows_l2_norm, .rope = rows_rope, .glu = rows_glu, .add = rows_add,             \
+        .scale = rows_scale, .softcap = rows_softcap, .exp_scaled = rows_exp_scaled,              \
+        .argmax = rows_argmax                                                                     \
     }
 
 #endif

@@ -394,6 +394,12 @@ V_INLINE nv nv_silu(nv g)
     return nv_div(g, nv_add(nv_set1(1.0f), nv_exp(nv_neg(g))));
 }
 
+V_INLINE nv nv_sigmoid(nv g)
+{
+    nv one = nv_set1(1.0f);
+    return nv_div(one, nv_add(one, nv_exp(nv_neg(g))));
+}
+
 V_INLINE nv nv_gelu_tanh(nv g)
 {
     nv g3 = nv_mul(nv_mul(g, g), g);

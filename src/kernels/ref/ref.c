@@ -153,6 +153,11 @@ static const struct backend_ops ref_ops = {
     .exp_scaled = ref_exp_scaled,
     .argmax = ref_argmax,
     .gather = ref_gather,
+    .l2_norm = ref_l2_norm,
+    .conv_silu = ref_conv_silu,
+    .delta_gates = ref_delta_gates,
+    .delta_rule = ref_delta_rule,
+    .state_copy = ref_state_copy,
     .begin = ref_begin,
     .failed = ref_failed,
 };

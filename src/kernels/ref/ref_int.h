@@ -28,6 +28,7 @@ struct ref_state {
     float *xf;            /* [REF_ROWS][max_in] */
     struct group *w;      /* [max_in / GROUP] one weight row */
     float *wf;            /* [max_in] one weight row */
+    float matrix[BACKEND_STATE_DIM_MAX * BACKEND_STATE_DIM_MAX]; /* a head's state under way */
 };
 
 static inline struct ref_state *ref_of(struct backend *be)
@@ -52,6 +53,8 @@ void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct ten
              enum glu_kind kind);
 void ref_add(struct backend *be, struct tensor y, struct tensor x);
 void ref_scale(struct backend *be, struct tensor y, float s);
+void ref_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                 float scale);
 void ref_softcap(struct backend *be, struct tensor y, float cap);
 void ref_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
 int64_t ref_argmax(struct backend *be, const float *x, int64_t n, bool *finite);
@@ -64,5 +67,14 @@ void ref_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t dst, int3
 void ref_attention(struct backend *be, struct tensor out, struct tensor q,
                    const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                    const struct attn_params *p);
+
+void ref_conv_silu(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                   struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+void ref_delta_gates(struct backend *be, struct tensor a, struct tensor b, const float *bias,
+                     const float *s);
+void ref_delta_rule(struct backend *be, struct tensor out, struct tensor q, struct tensor k,
+                    struct tensor v, struct tensor decay, struct tensor beta,
+                    struct state_layer *st, const struct seq_view *seqs, int n_seqs);
+void ref_state_copy(struct backend *be, struct state_layer *st, int32_t dst, int32_t src);
 
 #endif

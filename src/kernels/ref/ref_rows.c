@@ -40,6 +40,21 @@ void ref_rms_norm(struct backend *be, struct tensor y, struct tensor x, const fl
             norm_group(y.data + t * y.stride + c, x.data + t * x.stride + c, w, n, eps);
 }
 
+void ref_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
+                 float scale)
+{
+    for (int64_t t = 0; t < x.rows; t++)
+        for (int64_t c = 0; c < x.cols; c += n) {
+            const float *from = x.data + t * x.stride + c;
+            float lanes[16] = { 0 };
+            for (int i = 0; i < n; i++)
+                lanes[i % 16] = fmaf(from[i], from[i], lanes[i % 16]);
+            float r = scale / sqrtf(ref_lane_sum(lanes) + eps);
+            for (int i = 0; i < n; i++)
+                y.data[t * y.stride + c + i] = from[i] * r;
+        }
+}
+
 static void rope_head(float *x, const struct rope *r, const float *cs, const float *sn)
 {
     int half = r->n_dims / 2;
@@ -74,7 +89,9 @@ void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct ten
     for (int64_t t = 0; t < y.rows; t++) {
         for (int64_t i = 0; i < y.cols; i++) {
             float g = gate.data[t * gate.stride + i];
-            float a = kind == GLU_KIND_SILU ? fmath_silu(g) : fmath_gelu_tanh(g);
+            float a = kind == GLU_KIND_SILU      ? fmath_silu(g)
+                      : kind == GLU_KIND_SIGMOID ? fmath_sigmoid(g)
+                                                 : fmath_gelu_tanh(g);
             y.data[t * y.stride + i] = a * up.data[t * up.stride + i];
         }
     }

@@ -1,0 +1,3 @@
+#include "kernels/cpu/state_impl.h"
+
+const struct state_ops state_ops_avx2 = STATE_TABLE("avx2");
