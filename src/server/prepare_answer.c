@@ -216,7 +216,7 @@ bool prepare_guide(struct prepare_generation *g, bool opens_thought, struct api_
     split->style = style;
     split->finds_thought = style->thought != NULL;
     split->starts_in_thought = opens_thought;
-    g->p->is_split = split->finds_thought || split->tools;
+    g->p->is_split = split->finds_thought || split->tools || split_style_is_framed(style);
     if (style->thought)
         guide_thought(g, opens_thought);
     return !g->must_call || guide_forced(g, e);

@@ -395,6 +395,16 @@ bool relaxed_in_string(const struct relaxed *r)
     return r->state == IN_STRING || r->state == IN_ESCAPE || r->state == IN_HEX;
 }
 
+bool relaxed_in_name(const struct relaxed *r)
+{
+    return r->state == IN_NAME;
+}
+
+bool relaxed_wants_value(const struct relaxed *r)
+{
+    return r->state == AT_VALUE || r->state == AT_ITEM;
+}
+
 void relaxed_finish(struct relaxed *r)
 {
     if (r->state == IN_ESCAPE)

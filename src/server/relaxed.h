@@ -32,6 +32,8 @@ void relaxed_release(struct relaxed *r);      /* fine on a zeroed struct */
 void relaxed_push(struct relaxed *r, char c); /* need: not done, not failed */
 /* Inside a string, where whatever comes belongs to it? */
 bool relaxed_in_string(const struct relaxed *r);
+bool relaxed_in_name(const struct relaxed *r);     /* in a bare name */
+bool relaxed_wants_value(const struct relaxed *r); /* a value is what comes next */
 /* The input ends: close what is open. */
 void relaxed_finish(struct relaxed *r);
 

@@ -23,9 +23,9 @@ struct splitter *splitter_new(const struct split_config *config,
     buf_init(&s->args, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     buf_init(&s->value, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     s->is_line_start = true;
-    s->state = f->is_harmony               ? SPLIT_HEADER
-               : config->starts_in_thought ? SPLIT_THOUGHT
-                                           : SPLIT_TEXT;
+    s->state = f->messages || f->names_recipient ? SPLIT_HEADER
+               : config->starts_in_thought       ? SPLIT_THOUGHT
+                                                 : SPLIT_TEXT;
     return s;
 }
 
@@ -159,6 +159,13 @@ void split_end_call(struct splitter *s)
     s->state = s->config.is_single ? SPLIT_DONE : SPLIT_BETWEEN;
 }
 
+void split_to_text(struct splitter *s)
+{
+    const struct split_format *f = s->format;
+    s->message = PART_CONTENT;
+    s->state = f->messages || f->names_recipient ? SPLIT_MESSAGE : SPLIT_TEXT;
+}
+
 /* --- think spans --- */
 
 static bool split_thought(struct splitter *s)
@@ -217,6 +224,16 @@ static bool split_may_think(const struct splitter *s, size_t at)
            (s->in.data[at] == SPLIT_MARK || split_is_first(s, at));
 }
 
+/* Openings that are words stand at the start of a line, or have their bracket with them. */
+static bool split_is_word_opening(const struct splitter *s, size_t at)
+{
+    const char *const words[] = { s->format->open, s->format->alt_open };
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (words[i] && words[i][0] == s->in.data[at] && words[i][0] != '<')
+            return words[i][strlen(words[i]) - 1] == '[' || split_at_line_start(s, at);
+    return false;
+}
+
 /* What begins at in[at]: the bytes of an opening and its kind; 0 = nothing, -1 = not to be told yet. */
 static long split_opens(const struct splitter *s, size_t at, enum split_opening *kind)
 {
@@ -224,7 +241,8 @@ static long split_opens(const struct splitter *s, size_t at, enum split_opening 
     char c = s->in.data[at];
     long best = 0;
     *kind = SPLIT_OPENING_MARKER;
-    if (c != SPLIT_MARK && c != '<' && c != '[' && c != '{' && c != '`')
+    if (c != SPLIT_MARK && c != '<' && c != '[' && c != '{' && c != '`' &&
+        !split_is_word_opening(s, at))
         return 0;
     const char *const markers[] = { f->open, f->alt_open,
                                     f->elements ? f->elements->call_open : NULL };
@@ -246,7 +264,7 @@ static long split_opens(const struct splitter *s, size_t at, enum split_opening 
     return split_is_bare_open(s, at) && split_at_line_start(s, at) ? 1 : 0;
 }
 
-static void split_open(struct splitter *s, size_t at, size_t n, enum split_opening kind)
+void split_open(struct splitter *s, size_t at, size_t n, enum split_opening kind)
 {
     size_t end = at;
     while (end > s->pos && split_is_blank(s->in.data[end - 1]))
@@ -256,7 +274,8 @@ static void split_open(struct splitter *s, size_t at, size_t n, enum split_openi
     /* of bare ones nothing is skipped */
     s->open_end = kind == SPLIT_OPENING_MARKER ? at + n : at;
     s->scan = at + n;
-    s->is_list = s->is_fenced = false;
+    s->is_fenced = s->is_python = false;
+    s->is_list = kind == SPLIT_OPENING_MARKER && s->in.data[at + n - 1] == '[';
     split_reset_scan(s, s->open_end);
     s->state = SPLIT_OPENED;
 }
@@ -307,6 +326,9 @@ static enum split_verdict split_try(struct splitter *s, size_t at)
     if (p == s->in.len)
         return s->is_end ? SPLIT_NO : SPLIT_MORE;
     char c = s->in.data[p];
+    enum split_verdict v = f->is_python && c != '{' && c != '`' ? split_try_python(s, p) : SPLIT_NO;
+    if (v != SPLIT_NO || (s->pos == at && split_is_word(c))) /* words behind a call */
+        return v;
     if (s->opening == SPLIT_OPENING_BARE)
         return split_try_json(s, p);
     if (f->item_open && c != '{' && !(c == '[' && f->item_open[0] != '[')) {
@@ -322,12 +344,12 @@ static enum split_verdict split_try(struct splitter *s, size_t at)
         return split_try_elements(s, at);
     if (c == '{' || c == '`' || c == '[')
         return split_try_json(s, p);
-    enum split_verdict v = SPLIT_NO;
     if (f->elements)
         v = split_try_elements(s, p);
     else if (f->name_end)
         v = split_try_named(s, p);
-    return v == SPLIT_NO ? split_try_json(s, p) : v;
+    v = v == SPLIT_NO ? split_try_json(s, p) : v;
+    return v == SPLIT_NO && f->is_python ? split_try_code(s, p) : v;
 }
 
 static bool split_opened(struct splitter *s)
@@ -339,7 +361,7 @@ static bool split_opened(struct splitter *s)
     if (v == SPLIT_YES)
         return true;
     /* text after all: at least its first character, so that what is inside is looked at */
-    s->state = SPLIT_TEXT;
+    split_to_text(s);
     return true;
 }
 
@@ -350,7 +372,7 @@ static bool split_between(struct splitter *s)
     const struct split_format *f = s->format;
     const char *const ends[] = { f->item_close, f->close, f->alt_close, s->is_fenced ? "```" : NULL,
                                  f->elements ? f->elements->call_close : NULL };
-    if (f->is_harmony) {
+    if (f->names_recipient || (f->messages && !f->elements)) {
         s->state = SPLIT_HEADER;
         return true;
     }
@@ -366,7 +388,7 @@ static bool split_between(struct splitter *s)
             continue;
         s->pos = s->scan = p + (size_t)n;
         if (i == 1 || i == 2)
-            s->state = SPLIT_TEXT;
+            s->state = f->messages ? SPLIT_HEADER : SPLIT_TEXT;
         s->is_fenced = s->is_fenced && i != 3;
         return true;
     }
@@ -376,9 +398,10 @@ static bool split_between(struct splitter *s)
         s->pos = s->scan = p + 1;
         return true;
     }
-    bool is_next =
-        c == '{' || split_match(s, p, f->item_open) != 0 ||
-        (f->elements && *f->elements->call_open && split_match(s, p, f->elements->call_open) != 0);
+    bool is_next = c == '{' || split_match(s, p, f->item_open) != 0 ||
+                   (f->elements && *f->elements->call_open &&
+                    split_match(s, p, f->elements->call_open) != 0) ||
+                   (s->is_python && split_is_word(c));
     if (is_next && c != '\0') {
         s->pos = s->open_end = p;
         s->scan = p + 1;
@@ -386,7 +409,7 @@ static bool split_between(struct splitter *s)
         s->state = SPLIT_OPENED;
         return true;
     }
-    s->state = SPLIT_TEXT;
+    s->state = f->messages ? SPLIT_HEADER : SPLIT_TEXT;
     return true;
 }
 
@@ -414,9 +437,11 @@ static bool split_step(struct splitter *s)
     case SPLIT_BETWEEN:
         return split_between(s);
     case SPLIT_HEADER:
-        return split_header(s);
+        return s->format->names_recipient ? split_recipient(s) : split_header(s);
     case SPLIT_MESSAGE:
-        return split_message(s);
+        return s->format->names_recipient ? split_recipient_message(s) : split_message(s);
+    case SPLIT_CODE:
+        return split_code(s);
     case SPLIT_DONE:
         s->pos = s->in.len;
         return false;

@@ -40,6 +40,7 @@ bool split_style_is_mark(const struct split_style *s, int32_t id);
 /* The prompt's end opens a think span that it does not close? */
 bool split_style_starts_open(const struct split_style *s, const char *prompt, size_t n);
 bool split_style_has_channels(const struct split_style *s); /* Harmony */
+bool split_style_is_framed(const struct split_style *s); /* content, too, stands between markers */
 /* The text with which a call of that tool begins, up to its arguments; name NULL: up to the name. */
 void split_style_opening(const struct split_style *s, const char *name, struct buf *out);
 

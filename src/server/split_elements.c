@@ -107,6 +107,19 @@ bool split_element(struct splitter *s)
     return element_close(s); /* what comes is no element: content, or the section's end */
 }
 
+/* in[from, *to) is KEY" string="true": *to is the key's end then; whether it is a string. */
+static enum tools_type key_type(const struct splitter *s, size_t from, size_t *to)
+{
+    const char *key = s->in.data + from, *quote = memchr(key, '"', *to - from);
+    if (!quote)
+        return TOOLS_TYPE_UNKNOWN;
+    size_t left = *to - from - (size_t)(quote - key);
+    *to = (size_t)(quote - s->in.data);
+    return memmem(quote, left, "\"true\"", 6)    ? TOOLS_TYPE_STRING
+           : memmem(quote, left, "\"false\"", 7) ? TOOLS_TYPE_OTHER
+                                                 : TOOLS_TYPE_UNKNOWN;
+}
+
 bool split_key(struct splitter *s)
 {
     const struct split_elements *x = s->format->elements;
@@ -125,6 +138,7 @@ bool split_key(struct splitter *s)
         return is_lost || (s->is_end && !s->was_cut) ? element_close(s) : false;
     }
     to = p;
+    enum tools_type said = x->has_type ? key_type(s, from, &to) : TOOLS_TYPE_UNKNOWN;
     element_trim(s->in.data, &from, &to);
     buf_add_str(&s->args, s->n_keys++ > 0 ? ", \"" : "\"");
     for (size_t i = from; i < to; i++)
@@ -132,6 +146,7 @@ bool split_key(struct splitter *s)
             relaxed_escape(&s->args, &s->in.data[i], 1);
     buf_add_str(&s->args, "\": ");
     s->type = tools_type_of(s->tool, s->in.data + from, to - from);
+    s->type = s->type == TOOLS_TYPE_UNKNOWN ? said : s->type;
     s->is_raw_string = s->type == TOOLS_TYPE_STRING;
     s->is_value_started = s->is_cdata = false;
     buf_reset(&s->value);

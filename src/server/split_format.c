@@ -31,10 +31,45 @@ static const struct split_elements elements_minicpm = {
     .value_close = "</param>",
 };
 
+static const struct split_elements elements_dsml = {
+    /* DeepSeek V3.2, V4 */
+    .call_open = "<｜DSML｜invoke name=\"",
+    .call_name_end = "\">",
+    .call_close = "</｜DSML｜invoke>",
+    .key_open = "<｜DSML｜parameter name=\"",
+    .key_end = ">",
+    .value_close = "</｜DSML｜parameter>",
+    .has_type = true,
+};
+
+static const struct split_elements elements_atem = {
+    .call_open = "<atem:invoke name=\"",
+    .call_name_end = "\">",
+    .call_close = "</atem:invoke>",
+    .key_open = "<atem:parameter name=\"",
+    .key_end = "\">",
+    .value_close = "</atem:parameter>",
+};
+
 static const struct split_elements elements_invoke = {
     /* MiniMax M2 */
     .call_open = "<invoke name=\"",   .call_name_end = "\">", .call_close = "</invoke>",
     .key_open = "<parameter name=\"", .key_end = "\">",       .value_close = "</parameter>",
+};
+
+static const struct split_messages messages_harmony = {
+    .starts = { "<|channel|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|message|>",
+                "to=" },
+    .text = "<|message|>",
+    .ends = { "<|end|>", "<|call|>", "<|return|>", "<|start|>" },
+    .reasoning = "<|channel|>analysis",
+};
+
+static const struct split_messages messages_muse = {
+    .starts = { "to=", "<|start|>", "<|eom|>", "<|eot|>", "<|message|>" },
+    .text = "<|message|>",
+    .ends = { "<|eom|>", "<|eot|>", "<|start|>" },
+    .reasoning = "to=self",
 };
 
 #define JSON_NAME "{\"name\": \""
@@ -44,22 +79,33 @@ static const struct split_elements elements_invoke = {
 /* clang-format off */
 /* The first row whose needles the template has is the model's; the last one has none. */
 static const struct split_format split_formats[] = {
-    { "harmony", { "<|channel|>", "<|message|>" }, .is_harmony = true,
+    { "muse", { "<atem:function_calls>", "<|message|>" }, .messages = &messages_muse,
+      .open = "<atem:function_calls>", .close = "</atem:function_calls>", .elements = &elements_atem,
+      .before_name = " to=", .after_name = "<|message|><atem:function_calls>\n<atem:invoke name=\"\1\">\n" },
+    { "functionary", { ">>>all" }, .names_recipient = true, .before_name = "", .after_name = "\n{" },
+    { "dsml", { "｜DSML｜", "function_calls>" }, .open = "<｜DSML｜function_calls>", .close = "</｜DSML｜function_calls>",
+      .elements = &elements_dsml,
+      .before_name = "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n" },
+    { "dsml", { "｜DSML｜" }, .open = "<｜DSML｜tool_calls>", .close = "</｜DSML｜tool_calls>", .elements = &elements_dsml,
+      .before_name = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n" },
+    { "harmony", { "<|channel|>", "<|message|>" }, .messages = &messages_harmony,
       .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>{" },
     { "gemma", { "<|tool_call>" }, .open = "<|tool_call>", .close = "<tool_call|>", .name_end = "{",
       .before_name = "<|tool_call>call:", .after_name = "{" },
-    { "deepseek", { "<｜tool▁calls▁begin｜>", "'<｜tool▁sep｜>'" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
-      .alt_open = "<｜tool▁call▁begin｜>",
-      .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
-      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>{" },
-    { "deepseek", { "<｜tool▁calls▁begin｜>" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
+    { "deepseek", { "<｜tool▁calls▁begin｜>", "```json" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
       .alt_open = "<｜tool▁call▁begin｜>",
       .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
       .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", .after_name = "\n```json\n{" },
+    { "deepseek", { "<｜tool▁calls▁begin｜>" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
+      .alt_open = "<｜tool▁call▁begin｜>",
+      .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>{" },
     { "kimi", { "<|tool_calls_section_begin|>" }, .open = "<|tool_calls_section_begin|>", .close = "<|tool_calls_section_end|>",
       .alt_open = "<|tool_call_begin|>",
       .item_open = "<|tool_call_begin|>", .item_close = "<|tool_call_end|>", .name_end = "<|tool_call_argument_begin|>",
       .before_name = "<|tool_calls_section_begin|><|tool_call_begin|>functions.", .after_name = ":0<|tool_call_argument_begin|>{" },
+    { "mistral", { "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
+      .before_name = "[TOOL_CALLS]", .after_name = "[CALL_ID]000000000[ARGS]{" }, /* ids are nine letters or digits */
     { "mistral", { "[TOOL_CALLS]", "[ARGS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
       .before_name = "[TOOL_CALLS]", .after_name = "[ARGS]{" },
     { "mistral-list", { "[TOOL_CALLS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
@@ -77,21 +123,42 @@ static const struct split_format split_formats[] = {
       .before_name = "<tool_call>\n<function=", .after_name = ">\n" },
     { "command-r", { "<|START_ACTION|>" }, .open = "<|START_ACTION|>", .close = "<|END_ACTION|>",
       .before_name = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"", .after_name = JSON_PARS },
+    { "action", { "Action:", "\"tool_name\"" }, .open = "Action:",
+      .before_name = "Action:\n```json\n[\n    {\n        \"tool_name\": \"", .after_name = "\",\n        \"parameters\": {" },
+    { "keyed", { "<|tools_prefix|>" }, .open = "<|tools_prefix|>", .close = "<|tools_suffix|>", .is_keyed = true,
+      .before_name = "<|tools_prefix|>[{\"", .after_name = "\": {" },
+    { "functools", { "functools[" }, .open = "functools[", .before_name = " functools[" JSON_NAME, .after_name = JSON_ARGS },
+    { "gigachat", { "function call", "<|role_sep|>" }, .open = "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+      .alt_open = "function call<|role_sep|>\n", .close = "<|message_sep|>",
+      .before_name = "<|message_sep|>\n\nfunction call<|role_sep|>\n" JSON_NAME, .after_name = JSON_ARGS },
+    { "python", { "<|tool_call_start|>" }, .open = "<|tool_call_start|>", .close = "<|tool_call_end|>", .is_python = true,
+      .before_name = "<|tool_call_start|>[", .after_name = "(" },
+    { "python", { "<|tool_list_start|>" }, .open = "<|tool_call_start|>", .close = "<|tool_call_end|>", .is_python = true,
+      .before_name = "<|tool_call_start|>[", .after_name = "(" },
     { "nemotron", { "<TOOLCALL>" }, .open = "<TOOLCALL>", .close = "</TOOLCALL>",
       .before_name = "<TOOLCALL>[" JSON_NAME, .after_name = JSON_ARGS },
-    { "list", { "<tool_calls>" }, .open = "<tool_calls>", .close = "</tool_calls>",
+    { "list", { "<tool_calls>[" }, .open = "<tool_calls>", .close = "</tool_calls>",
       .before_name = "<tool_calls>[" JSON_NAME, .after_name = JSON_ARGS },
+    { "lines", { "<tool_calls>" }, .open = "<tool_calls>", .close = "</tool_calls>",
+      .before_name = "<tool_calls>\n" JSON_NAME, .after_name = JSON_ARGS },
     { "granite", { "<|tool_call|>" }, .open = "<|tool_call|>",
       .before_name = "<|tool_call|>[" JSON_NAME, .after_name = JSON_ARGS },
     { "hermes", { "<tool_call>" }, .open = "<tool_call>", .alt_open = "<tools>", .close = "</tool_call>", .alt_close = "</tools>",
       .before_name = "<tool_call>\n" JSON_NAME, .after_name = JSON_ARGS },
-    { "llama", { "{\"name\": function name, \"parameters\":" }, .open = "<|python_tag|>", .is_bare = true,
+    { "function", { "<function=" }, .elements = &elements_function,
+      .before_name = "<function=", .after_name = ">{" },
+    { "llama4", { "<|python_start|>" }, .open = "<|python_start|>", .close = "<|python_end|>", .is_bare = true,
+      .is_python = true, .before_name = JSON_NAME, .after_name = JSON_PARS },
+    { "llama", { "{\"name\": function name, \"parameters\":" }, .open = "<|python_tag|>", .is_bare = true, .is_python = true,
       .before_name = JSON_NAME, .after_name = JSON_PARS },
     { "json", { NULL }, .open = "<tool_call>", .close = "</tool_call>", .is_bare = true,
       .before_name = JSON_NAME, .after_name = JSON_ARGS },
 };
 
-static const struct split_thought split_harmony_thought = { "<|channel|>analysis<|message|>", "<|end|>" };
+static const struct split_thought split_message_thoughts[] = {
+    { "<|channel|>analysis<|message|>", "<|end|>" }, /* Harmony */
+    { "to=self<|message|>", "<|eom|>" }, /* Muse */
+};
 
 static const struct split_thought split_thoughts[] = {
     { "<|channel>thought", "<channel|>" }, /* Gemma 4 */
@@ -117,7 +184,9 @@ static void style_add_marks(struct split_style *s, const char *m, const struct t
     for (const char *p = m; p && *p; p++) {
         size_t left = strlen(p);
         for (size_t n = left < 48 ? left : 48; n >= 3; n--) {
-            int32_t id = *p == '<' || *p == '[' ? tokenizer_find(t, p, n) : -1;
+            bool may_be =
+                *p == '<' || *p == '[' || (unsigned char)*p == 0xEF; /* U+FF5C is one too */
+            int32_t id = may_be ? tokenizer_find(t, p, n) : -1;
             if (id < 0 || tokenizer_bytes(t, id, false).len > 0 || split_style_is_mark(s, id) ||
                 s->n_marks == SPLIT_MARKS_MAX)
                 continue;
@@ -142,11 +211,11 @@ void split_style_init(struct split_style *s, const char *template_text, const st
     while (!style_fits(f, template_text))
         f++;
     *s = (struct split_style){ .format = f };
-    for (size_t i = 0; i < ARRAY_LEN(split_thoughts) && !f->is_harmony && !s->thought; i++)
+    for (size_t i = 0; i < ARRAY_LEN(split_thoughts) && !f->messages && !s->thought; i++)
         if (style_has_thought(&split_thoughts[i], template_text, t))
             s->thought = &split_thoughts[i];
-    if (f->is_harmony)
-        s->thought = &split_harmony_thought;
+    if (f->messages)
+        s->thought = &split_message_thoughts[f->messages == &messages_muse];
     const char *const markers[] = {
         f->open,
         f->alt_open,
@@ -157,7 +226,6 @@ void split_style_init(struct split_style *s, const char *template_text, const st
         f->before_name,
         f->after_name,
         f->item_close,
-        f->is_harmony ? "<|start|>" : NULL,
         s->thought ? s->thought->open : NULL,
         s->thought ? s->thought->close : NULL,
         f->name_end && *f->name_end == '{' ? "<|\"|>" : NULL, /* Gemma's quote */
@@ -165,6 +233,8 @@ void split_style_init(struct split_style *s, const char *template_text, const st
     };
     for (size_t i = 0; i < ARRAY_LEN(markers); i++)
         style_add_marks(s, markers[i], t);
+    for (size_t i = 0; f->messages && i < ARRAY_LEN(f->messages->starts); i++)
+        style_add_marks(s, f->messages->starts[i], t);
 }
 
 const char *split_style_name(const struct split_style *s)
@@ -174,7 +244,7 @@ const char *split_style_name(const struct split_style *s)
 
 bool split_style_has_channels(const struct split_style *s)
 {
-    return s->format->is_harmony;
+    return s->format->messages == &messages_harmony;
 }
 
 bool split_style_is_mark(const struct split_style *s, int32_t id)
@@ -183,6 +253,11 @@ bool split_style_is_mark(const struct split_style *s, int32_t id)
         if (s->marks[i] == id)
             return true;
     return false;
+}
+
+bool split_style_is_framed(const struct split_style *s)
+{
+    return s->format->messages || s->format->names_recipient;
 }
 
 /* The last place of needle in text[0, n), or NULL. */
@@ -199,7 +274,7 @@ bool split_style_starts_open(const struct split_style *s, const char *prompt, si
 {
     const struct split_thought *x = s->thought;
     const char *end = prompt + n, *open = x ? style_last(prompt, n, x->open) : NULL;
-    if (!open || s->format->is_harmony)
+    if (!open || s->format->messages)
         return false;
     for (open += strlen(x->open); open < end && strchr(" \t\r\n", *open); open++)
         ;
@@ -212,5 +287,9 @@ void split_style_opening(const struct split_style *s, const char *name, struct b
     if (!name)
         return;
     buf_add_str(out, name);
-    buf_add_str(out, s->format->after_name);
+    for (const char *p = s->format->after_name; *p; p++)
+        if (*p == '\1')
+            buf_add_str(out, name);
+        else
+            buf_add_char(out, *p);
 }

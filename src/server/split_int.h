@@ -5,6 +5,14 @@
 #include "server/relaxed.h"
 #include "server/split.h"
 
+/* Answers that are messages, each with a header. */
+struct split_messages {
+    const char *starts[8]; /* a header begins with one of these; anything else is text by itself */
+    const char *text;      /* ends the header */
+    const char *ends[5];   /* of a message */
+    const char *reasoning; /* a header with it: the message is reasoning */
+};
+
 /* Calls written as elements. */
 struct split_elements {
     const char *call_open,
@@ -14,6 +22,7 @@ struct split_elements {
     const char *value_open;         /* after blanks; NULL: the value follows the name's end */
     const char *value_close;
     bool drops_newline; /* one line end at either side of a value is framing */
+    bool has_type;      /* behind a key stands string="true" or "false" */
 };
 
 /* One way to write calls. Strings are as the model writes them; NULL = there is none. */
@@ -26,9 +35,13 @@ struct split_format {
     const char *item_open, *item_close; /* around each call inside */
     const char *name_end;               /* NAME name_end ARGUMENTS; not JSON with the name inside */
     const struct split_elements *elements;
-    bool is_bare;    /* a JSON object by itself is the way to call */
-    bool is_harmony; /* messages with channels */
-    /* The opening of a call: before_name NAME after_name. */
+    const struct split_messages *messages;
+    bool is_bare;   /* a JSON object by itself is the way to call */
+    bool is_python; /* NAME(KEY=VALUE, ...), also in a list */
+    bool is_keyed;  /* { NAME: ARGUMENTS } */
+    bool
+        names_recipient; /* ">>>NAME" before arguments, ">>>all" before content; the prompt ends with ">>>" */
+    /* The opening of a call: before_name NAME after_name; '\1' in the latter is the name once more. */
     const char *before_name, *after_name;
 };
 
@@ -48,8 +61,9 @@ enum split_state {
     SPLIT_KEY,
     SPLIT_VALUE,
     SPLIT_BETWEEN, /* behind a call */
-    SPLIT_HEADER,  /* Harmony: before a message's text */
+    SPLIT_HEADER,  /* before a message's text */
     SPLIT_MESSAGE,
+    SPLIT_CODE, /* raw code is the argument */
     SPLIT_DONE,
 };
 
@@ -79,6 +93,9 @@ struct splitter {
     char string_quote;
     /* calls */
     bool is_call, is_list, is_fenced;
+    bool is_python;  /* the call is written as Python's are */
+    uint64_t parens; /* open ones in its arguments: bit 0 = the innermost is a tuple's */
+    int32_t n_parens;
     int32_t n_calls;
     char id[SPLIT_ID_BYTES];
     const struct tool *tool;
@@ -90,7 +107,7 @@ struct splitter {
     bool is_raw_string, is_value_started, is_cdata;
     enum tools_type type;
     struct buf value;
-    /* harmony */
+    /* messages */
     enum part_kind message;
 };
 
@@ -108,6 +125,9 @@ size_t split_skip_blanks(const struct splitter *s, size_t at);
 void split_emit_text(struct splitter *s, enum part_kind kind, size_t to);
 void split_begin_call(struct splitter *s, const struct tool *tool);
 void split_end_call(struct splitter *s);
+/* in[at, at + n) opens what may be a call. */
+void split_open(struct splitter *s, size_t at, size_t n, enum split_opening kind);
+void split_to_text(struct splitter *s); /* the state for what is no call */
 
 /* --- split_json.c --- */
 enum split_verdict split_try_json(struct splitter *s, size_t at);  /* { "name": ... } */
@@ -129,8 +149,23 @@ bool split_element(struct splitter *s);
 bool split_key(struct splitter *s);
 bool split_value(struct splitter *s);
 
-/* --- split_harmony.c --- */
+/* --- split_python.c --- */
+bool split_is_word(char c); /* of a name */
+enum split_verdict split_try_python(struct splitter *s, size_t at);
+void split_push_python(struct splitter *s, char c);
+/* Raw text where a call is expected: code for the tool that runs it, if there is one. */
+enum split_verdict split_try_code(struct splitter *s, size_t at);
+enum split_verdict split_start_code(struct splitter *s, const struct tool *tool, size_t at);
+bool split_code(struct splitter *s);
+
+/* --- split_messages.c --- */
 bool split_header(struct splitter *s);
 bool split_message(struct splitter *s);
+
+/* --- split_recipient.c --- */
+enum split_verdict split_recipient_at(const struct splitter *s, size_t at, const struct tool **tool,
+                                      size_t *end);
+bool split_recipient(struct splitter *s);
+bool split_recipient_message(struct splitter *s);
 
 #endif

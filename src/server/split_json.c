@@ -57,6 +57,7 @@ enum split_verdict split_start_arguments(struct splitter *s, const struct tool *
     split_begin_call(s, tool);
     relaxed_init(&s->json, &s->args);
     s->json.is_plausible = is_sure;
+    s->is_python = false;
     s->envelope = envelope;
     s->pos = s->scan = at;
     s->state = SPLIT_ARGUMENTS;
@@ -70,9 +71,10 @@ static long arguments_end(const struct splitter *s)
     const char *const ends[] = { f->close,
                                  f->alt_close,
                                  f->item_close,
-                                 f->is_harmony ? "<|call|>" : NULL,
-                                 f->is_harmony ? "<|end|>" : NULL,
-                                 f->elements ? f->elements->call_close : NULL };
+                                 f->elements ? f->elements->call_close : NULL,
+                                 f->messages ? f->messages->ends[0] : NULL,
+                                 f->messages ? f->messages->ends[1] : NULL,
+                                 f->messages ? f->messages->ends[2] : NULL };
     bool is_mark = s->in.data[s->pos] == SPLIT_MARK;
     long best = 0;
     if (relaxed_in_string(&s->json) && !is_mark)
@@ -120,7 +122,9 @@ bool split_arguments(struct splitter *s)
                 continue;
             }
         }
-        if (c != SPLIT_MARK_END)
+        if (c != SPLIT_MARK_END && s->is_python)
+            split_push_python(s, c);
+        else if (c != SPLIT_MARK_END)
             relaxed_push(&s->json, c);
         s->pos += n;
     }
@@ -226,6 +230,12 @@ static enum split_verdict head_scan(struct splitter *s, size_t at, const struct 
         if (v != SPLIT_YES) {
             *is_foreign = v == SPLIT_NO && is_first && s->opening == SPLIT_OPENING_BARE;
             return v;
+        }
+        if (is_first && s->format->is_keyed && (*tool = tools_find(s->config.tools, text, n))) {
+            v = head_char(s, &p, ':');
+            p = v == SPLIT_YES ? split_skip_blanks(s, p) : p;
+            *args = p;
+            return v != SPLIT_YES ? v : p == s->in.len ? SPLIT_MORE : SPLIT_YES;
         }
         bool is_name = KEY_IN(name_keys, text, n), is_args = KEY_IN(args_keys, text, n);
         if (!is_name && !is_args && !KEY_IN(other_keys, text, n)) {

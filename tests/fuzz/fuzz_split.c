@@ -21,13 +21,22 @@ static const char *const templates[] = {
     "{\"name\": function name, \"parameters\":",
     "[TOOL_CALLS]",
     "[TOOL_CALLS][ARGS]",
-    "<｜tool▁calls▁begin｜>'<｜tool▁sep｜>'",
     "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁begin｜>```json",
     "<|tool_call><|channel>thought",
     "<|channel|><|message|>",
     "<|tool_calls_section_begin|>",
     "<minimax:tool_call>",
     "<|START_ACTION|>",
+    "<|tool_call_start|>",
+    ">>>all",
+    "｜DSML｜<think>function_calls>",
+    "<atem:function_calls><|message|>",
+    "Action: \"tool_name\"",
+    "<|tools_prefix|>",
+    "functools[",
+    "function call<|role_sep|>",
+    "<|python_start|>",
     "",
 };
 
@@ -36,7 +45,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     static const char text[] =
         "{\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":"
         "\"string\"},\"n\":{\"type\":"
-        "\"integer\"},\"o\":{\"type\":\"object\"}}}}},{\"function\":{\"name\":\"ping\"}}]}";
+        "\"integer\"},\"o\":{\"type\":\"object\"}}}}},{\"function\":{\"name\":\"ping\"}},{"
+        "\"function\":{\"name\":\"python\"}}]}";
     struct json_doc doc;
     struct api_error e;
     BUG_ON(byte_vocab_new(&tok, NULL) != ERR_OK);

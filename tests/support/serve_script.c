@@ -2,7 +2,9 @@
  * HTTP tests and the socket fuzzer talk to.
  *
  * usage: serve_script [--NAME=VALUE]...   prints "listening URL" and "ready URL" to stdout; --fields and --metrics
- * print the table of request fields and that of metrics as Markdown and end. */
+ * print the table of request fields and that of metrics as Markdown and end; --styles FILE... prints, a JSON line for each template,
+ * the ways of calling and thinking that are read off it. */
+#include "base/file.h"
 #include "base/trace.h"
 #include "server/fields.h"
 #include "server/limits.h"
@@ -159,6 +161,55 @@ static int print_table(void (*print)(struct buf *out))
     return 0;
 }
 
+static void style_print(const struct split_style *style)
+{
+    struct buf out, opening;
+    struct json_writer w;
+    buf_init(&out, MEM_CAT_SERVER, 1 << 16);
+    buf_init(&opening, MEM_CAT_SERVER, 1 << 16);
+    split_style_opening(style, "get_weather", &opening);
+    json_writer_init(&w, &out);
+    json_begin_object(&w);
+    json_key(&w, "format");
+    json_str(&w, split_style_name(style));
+    json_key(&w, "opening");
+    json_strn(&w, opening.data, opening.len);
+    json_key(&w, "thought");
+    if (style->thought) {
+        json_begin_array(&w);
+        json_str(&w, style->thought->open);
+        json_str(&w, style->thought->close);
+        json_end_array(&w);
+    } else {
+        json_null(&w);
+    }
+    json_end_object(&w);
+    puts(out.data);
+    buf_release(&out);
+    buf_release(&opening);
+}
+
+static int print_styles(char **paths, int n)
+{
+    struct tokenizer *t = NULL;
+    struct err err;
+    BUG_ON(byte_vocab_new(&t, &err) != ERR_OK);
+    for (int i = 0; i < n; i++) {
+        struct split_style style;
+        struct buf text;
+        buf_init(&text, MEM_CAT_SERVER, 1 << 20);
+        if (file_read(paths[i], &text, &err) != ERR_OK) {
+            fprintf(stderr, "serve_script: %s\n", err.text);
+            return 1;
+        }
+        split_style_init(&style, text.data, t);
+        style_print(&style);
+        buf_release(&text);
+    }
+    tokenizer_free(t);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct world w = {
@@ -170,6 +221,8 @@ int main(int argc, char **argv)
         return print_table(fields_print);
     if (argc == 2 && strcmp(argv[1], "--metrics") == 0)
         return print_table(metrics_print);
+    if (argc > 1 && strcmp(argv[1], "--styles") == 0)
+        return print_styles(argv + 2, argc - 2);
     for (int i = 1; i < argc; i++) {
         if (set_flag(&w, argv[i]))
             continue;

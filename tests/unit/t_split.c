@@ -22,6 +22,7 @@ static const char tools_text[] = "{\"tools\":["
                                  "\"anyOf\":[{\"type\":\"string\"}]}},\"required\":["
                                  "\"city\"]}}},"
                                  "{\"type\":\"function\",\"function\":{\"name\":\"ping\"}},"
+                                 "{\"type\":\"function\",\"function\":{\"name\":\"python\"}},"
                                  "{\"type\":\"web_search\"}]}";
 
 static int setup(void **state)
@@ -118,10 +119,14 @@ struct row {
 #define GLM    "<tool_call><arg_key>"
 #define MINI   "<function name= <param name="
 #define LLAMA  "{\"name\": function name, \"parameters\": dictionary"
-#define DEEP31 "<｜tool▁calls▁begin｜>'<｜tool▁sep｜>'"
-#define DEEP   "<｜tool▁calls▁begin｜>"
+#define DEEP31 "<｜tool▁calls▁begin｜>"
+#define DEEP   "<｜tool▁calls▁begin｜>```json"
 #define GEMMA  "<|tool_call>call:<|channel>thought"
 #define HARM   "<|channel|><|message|>"
+#define LFM    "<|tool_call_start|>"
+#define FUNC   ">>>all"
+#define DSML   "｜DSML｜<think>function_calls>"
+#define MUSE   "<atem:function_calls><|message|>"
 #define M(x)   "\xFF" x "\xFE"
 #define W      "get_weather"
 
@@ -208,7 +213,59 @@ static const struct row format_rows[] = {
     { LLAMA, "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}", "T0[" W "]{\"city\": \"Oslo\"};" },
     { LLAMA, M("<|python_tag|>") "{\"name\": \"ping\", \"parameters\": {}}; {\"name\": \"ping\", \"parameters\": {}}",
       "T0[ping]{};T1[ping]{};" },
-    { LLAMA, M("<|python_tag|>") "print(1)", "C[print(1)]" },
+    { LLAMA, M("<|python_tag|>") "print([1, 'a\n'])", "T0[python]{\"code\": \"print([1, 'a\\n'])\"};" },
+    { LLAMA, M("<|python_tag|>") "get_weather.call(city=\"Oslo\", days=3)", "T0[" W "]{\"city\":\"Oslo\", \"days\":3};" },
+    { LLAMA, "[get_weather(city='Oslo'), ping()] Done.", "T0[" W "]{\"city\":\"Oslo\"};T1[ping]{};C[Done.]" },
+    { LLAMA, "[nope(city='Oslo')]", "C[[nope(city='Oslo')]]" },
+    { LLAMA, "[get_weather(city) is a call]", "C[[get_weather(city) is a call]]" },
+    { LLAMA, "[get_weather(city == 1) is none]", "C[[get_weather(city == 1) is none]]" },
+    { LLAMA, "[1] says so", "C[[1] says so]" },
+    { LFM, M("<|tool_call_start|>") "[get_weather(city='Oslo', days=3)]" M("<|tool_call_end|>"),
+      "T0[" W "]{\"city\":\"Oslo\", \"days\":3};" },
+    { LFM, "Ok.\n<|tool_call_start|>[ping(), get_weather(city=\"it's (f(1)), \\\"x\\\"\\n\", tags=['a', (1, 2.5), None], deep={'k': True, "
+      "'v': [-1e3]}, ok=False ), ping( a = 1 )]<|tool_call_end|>Done.",
+      "C[Ok.]T0[ping]{};T1[" W "]{\"city\":\"it's (f(1)), \\\"x\\\"\\n\", \"tags\":[\"a\", [1, 2.5], null], \"deep\":{\"k\": true, "
+      "\"v\": [-1e3]}, \"ok\":false};T2[ping]{ \"a\": 1};C[Done.]" },
+    { LFM, "<|tool_call_start|>[{\"name\": \"ping\", \"arguments\": {}}]<|tool_call_end|>", "T0[ping]{};" },
+    { LFM, "<|tool_call_start|>[get_weather(city='Oslo'<|tool_call_end|> so", "T0[" W "]{\"city\":\"Oslo\"};C[so]" },
+    { LFM, "<|tool_call_start|>[get_weather(city='Os", "T0[" W "]{\"city\":\"Os\"};" },
+    { FUNC, "get_weather\n{\"city\": \"Oslo\"}>>>ping\n{}", "T0[" W "]{\"city\": \"Oslo\"};T1[ping]{};" },
+    { FUNC, "all\nLook >>> and >>>here.\n>>>get_weather\n{\"city\": \"Oslo\"}", "C[Look >>> and >>>here.]T0[" W "]{\"city\": \"Oslo\"};" },
+    { FUNC, "python\nprint(\"a\")\n>>>all\nDone \n", "T0[python]{\"code\": \"print(\\\"a\\\")\\n\"};C[Done \n]" },
+    { FUNC, "Hello\nyou", "C[Hello\nyou]" },
+    { FUNC, "nope\n{}", "C[nope\n{}]" },
+    { FUNC, "ping\nis what I would call", "C[ping\nis what I would call]" },
+    { DSML, "Hm.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Os <b>\nlo"
+      "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"any\" string=\""
+      "true\">12</｜DSML｜parameter>\n<｜DSML｜parameter name=\"other\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke "
+      "name=\"ping\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+      "C[Hm.]T0[" W "]{\"city\": \"Os <b>\\nlo\", \"days\": 3, \"any\": \"12\", \"other\": [1]};T1[ping]{};" },
+    { DSML, "<think>a</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"nope\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+      "R[a]C[<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"nope\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>]" },
+    { "｜DSML｜", "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">12"
+      "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "T0[" W "]{\"city\": \"12\"};" },
+    { MUSE, " to=self" M("<|message|>") "Hm" M("<|eom|>") M("<|start|>") "assistant to=get_weather" M("<|message|>") "<atem:function_calls>\n<atem:"
+      "invoke name=\"get_weather\">\n<atem:parameter name=\"city\">Oslo</atem:parameter>\n<atem:parameter name=\"days\">3</atem:parameter>\n"
+      "</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=ping<|message|><atem:function_calls>\n<atem:invoke name=\"ping\">\n"
+      "</atem:invoke>\n</atem:function_calls>", "R[Hm]T0[" W "]{\"city\": \"Oslo\", \"days\": 3};T1[ping]{};" },
+    { MUSE, " to=user<|message|>Hello <b>", "C[Hello <b>]" },
+    { MUSE, " to=ping<|message|>What?<|eom|>", "C[What?]" },
+    { MUSE, " to=ping<|message|><atem:function_calls>\n<atem:invoke name=\"nope\">\n</atem:invoke>\n</atem:function_calls><|eom|>",
+      "C[<atem:function_calls>\n<atem:invoke name=\"nope\">\n</atem:invoke>\n</atem:function_calls>]" },
+    { "Action: \"tool_name\"", "I will look.\nAction:\n```json\n[\n    {\n        \"tool_name\": \"get_weather\",\n        \"parameters\": {\n"
+      "            \"city\": \"Oslo\"\n        }\n    },\n    {\n        \"tool_name\": \"ping\",\n        \"parameters\": {}\n    }\n]```\n",
+      "C[I will look.]T0[" W "]{\n            \"city\": \"Oslo\"\n        };T1[ping]{};" },
+    { "Action: \"tool_name\"", "Action: none, no Action: {}", "C[Action: none, no Action: {}]" },
+    { "<|tools_prefix|>", "<|tools_prefix|>[{\"get_weather\": {\"city\": \"Oslo\"}}, {\"ping\": {}}]<|tools_suffix|>",
+      "T0[" W "]{\"city\": \"Oslo\"};T1[ping]{};" },
+    { "<|tools_prefix|>", "<|tools_prefix|>[{\"nope\": {}}]<|tools_suffix|>", "C[<|tools_prefix|>[{\"nope\": {}}]<|tools_suffix|>]" },
+    { "functools[", "Yes functools[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"ping\", \"arguments\": {}}]",
+      "C[Yes]T0[" W "]{\"city\": \"Oslo\"};T1[ping]{};" },
+    { "functools[", "import functools\nx = functools[0]", "C[import functools\nx = functools[0]]" },
+    { "function call<|role_sep|>", "Look:<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": "
+      "\"Oslo\"}}<|message_sep|>\n\n", "C[Look:]T0[" W "]{\"city\": \"Oslo\"};" },
+    { "function call<|role_sep|>", "function call<|role_sep|>\n{\"name\": \"ping\", \"arguments\": {}}", "T0[ping]{};" },
+    { "<function=", "<function=get_weather>{\"city\": \"Oslo\"}</function>", "T0[" W "]{\"city\": \"Oslo\"};" },
     { "[TOOL_CALLS]", M("[TOOL_CALLS]") "[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"ping\", "
       "\"arguments\": {}, \"id\": \"123456789\"}]", "T0[" W "]{\"city\": \"Oslo\"};T1[ping]{};" },
     { "[TOOL_CALLS][ARGS]", "Ok " M("[TOOL_CALLS]") "get_weather" M("[ARGS]") "{\"city\": \"Oslo\"}" M("[TOOL_CALLS]") "ping"
@@ -359,6 +416,8 @@ static void test_the_opening_of_a_call_is_read_as_one(void **state)
                                              "",
                                              "[TOOL_CALLS]",
                                              "[TOOL_CALLS][ARGS]",
+                                             "[TOOL_CALLS][CALL_ID][ARGS]",
+                                             "<tool_calls>[",
                                              DEEP31,
                                              DEEP,
                                              GEMMA,
@@ -367,9 +426,18 @@ static void test_the_opening_of_a_call_is_read_as_one(void **state)
                                              "<TOOLCALL>",
                                              "<tool_calls>",
                                              "<|tool_call|>",
-                                             "<|tool_calls_section_begin|>" };
-    static const char *const elements[] = { CODER, GLM, MINI, "<minimax:tool_call>",
-                                            "<seed:tool_call>" };
+                                             "<|tool_calls_section_begin|>",
+                                             "<|tools_prefix|>",
+                                             "functools[",
+                                             "function call<|role_sep|>",
+                                             "Action: \"tool_name\"",
+                                             "<function=",
+                                             "<|python_start|>",
+                                             FUNC,
+                                             LFM };
+    static const char *const elements[] = {
+        CODER, GLM, MINI, "<minimax:tool_call>", "<seed:tool_call>", DSML, MUSE, "｜DSML｜"
+    };
     struct split_config c = { .tools = tools, .is_forced = true };
     for (size_t i = 0; i < ARRAY_LEN(templates) + ARRAY_LEN(elements); i++) {
         bool is_element = i >= ARRAY_LEN(templates);
@@ -382,8 +450,9 @@ static void test_the_opening_of_a_call_is_read_as_one(void **state)
         c.style = &style;
         split_style_opening(&style, "get_weather", &text);
         bool is_gemma = strcmp(split_style_name(&style), "gemma") == 0;
+        bool is_python = strcmp(split_style_name(&style), "python") == 0;
         if (!is_element)
-            buf_add_str(&text, is_gemma ? "city:1}" : "\"city\":1}");
+            buf_add_str(&text, is_gemma ? "city:1}" : is_python ? "city=1)" : "\"city\":1}");
         run(&c, text.data, 1, false, &t);
         if (strncmp(t.out.data, "T0[get_weather]{", 16) != 0)
             print_error("%s: %s -> %s\n", split_style_name(&style), text.data, t.out.data);

@@ -1,4 +1,4 @@
-/* split_harmony.c - Harmony (gpt-oss): an answer is messages with a channel and perhaps a recipient in their headers. */
+/* split_messages.c - Harmony (gpt-oss) and the like: an answer is messages with a channel or a recipient in their headers. */
 #include "server/split_int.h"
 
 #include <string.h>
@@ -8,13 +8,12 @@
 /* Headers begin with one of these: its bytes (split_match); anything else is text by itself. */
 static long header_starts(const struct splitter *s, size_t at)
 {
-    static const char *const starts[] = { "<|channel|>", "<|start|>",   "<|end|>", "<|call|>",
-                                          "<|return|>",  "<|message|>", "to=" };
+    const struct split_messages *m = s->format->messages;
     long found = 0;
     if (at == s->in.len)
         return s->is_end ? 0 : -1;
-    for (size_t i = 0; i < ARRAY_LEN(starts) && found <= 0; i++) {
-        long n = split_match(s, at, starts[i]);
+    for (size_t i = 0; i < ARRAY_LEN(m->starts) && found <= 0; i++) {
+        long n = split_match(s, at, m->starts[i]);
         found = n != 0 ? n : found;
     }
     return found;
@@ -44,10 +43,9 @@ static void header_read(struct splitter *s, size_t end)
     n = header_word(header, "to=", &word);
     if (n > 0 && s->config.tools)
         s->tool = split_find_tool(s, word, n);
-    n = header_word(header, "<|channel|>", &word);
     if (s->tool)
         s->message = PART_CALL_ARGUMENTS;
-    else if (n == 8 && memcmp(word, "analysis", n) == 0)
+    else if (strstr(header, s->format->messages->reasoning))
         s->message = PART_REASONING;
 }
 
@@ -67,7 +65,7 @@ bool split_header(struct splitter *s)
         return true;
     }
     for (; i < s->in.len && i - at < HEADER_BYTES; i++)
-        if ((n = split_match(s, i, "<|message|>")) != 0)
+        if ((n = split_match(s, i, s->format->messages->text)) != 0)
             break;
     if (n > 0) {
         header_read(s, i);
@@ -86,21 +84,32 @@ bool split_header(struct splitter *s)
     return false;
 }
 
+/* A message to a tool: its arguments, or elements. */
+static bool message_call(struct splitter *s)
+{
+    const struct split_format *f = s->format;
+    size_t at = split_skip_blanks(s, s->pos);
+    long n = f->elements ? split_match(s, at, f->open) : 0;
+    if (n < 0 || (at == s->in.len && !s->is_end))
+        return false;
+    if (n > 0) {
+        split_open(s, at, (size_t)n, SPLIT_OPENING_MARKER);
+        return true;
+    }
+    enum split_verdict v = at < s->in.len ? split_start_arguments(s, s->tool, at, 0) : SPLIT_NO;
+    if (v == SPLIT_NO)
+        s->message = PART_CONTENT;
+    return v != SPLIT_MORE;
+}
+
 bool split_message(struct splitter *s)
 {
-    static const char *const ends[] = { "<|end|>", "<|return|>", "<|call|>", "<|start|>" };
-    if (s->message == PART_CALL_ARGUMENTS) {
-        size_t at = split_skip_blanks(s, s->pos);
-        if (at == s->in.len && !s->is_end)
-            return false;
-        enum split_verdict v = at < s->in.len ? split_start_arguments(s, s->tool, at, 0) : SPLIT_NO;
-        if (v == SPLIT_NO)
-            s->message = PART_CONTENT;
-        return v != SPLIT_MORE;
-    }
+    const char *const *ends = s->format->messages->ends;
+    if (s->message == PART_CALL_ARGUMENTS)
+        return message_call(s);
     for (size_t i = s->pos; i < s->in.len; i++) {
         long n = 0;
-        for (size_t k = 0; k < ARRAY_LEN(ends) && n == 0; k++)
+        for (size_t k = 0; k < ARRAY_LEN(s->format->messages->ends) && n == 0; k++)
             n = s->in.data[i] == '<' || s->in.data[i] == SPLIT_MARK ? split_match(s, i, ends[k])
                                                                     : 0;
         if (n > 0) {
