@@ -25,7 +25,15 @@ void block_post_norm(const struct model *m, struct model_step *st, const float *
 
 void block_add(const struct model *m, struct model_step *st)
 {
+    if (m->residual_scale != 1)
+        ops_scale(m->be, st->h, m->residual_scale);
     ops_add(m->be, st->x, st->h);
+}
+
+void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
+{
+    if (m->tap.fn)
+        m->tap.fn(m->tap.ctx, layer_i, st->x);
 }
 
 /* From here on only the rows whose logits are wanted: att and x shrink to them. The backend's row flags go by the row numbers of
@@ -45,6 +53,11 @@ static void block_narrow(const struct model *m, struct model_step *st, struct te
 
 bool block_attn(const struct model *m, struct model_step *st, int layer_i)
 {
+    return block_attn_of(m, st, layer_i, st->h);
+}
+
+bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, struct tensor x)
+{
     const struct model_layer *l = &m->layers[layer_i];
     const struct seq_view *seqs = st->seqs[l->group];
     struct kv_layer *kv = &st->kv[layer_i];
@@ -55,7 +68,7 @@ bool block_attn(const struct model *m, struct model_step *st, int layer_i)
     struct tensor v = tensor_of(s->v, rows, m->n_kv_heads * head);
     struct tensor att = tensor_of(s->att, rows, m->n_heads * head);
 
-    ops_linear_many(m->be, 3, (const struct tensor[]){ q, k, v }, st->h,
+    ops_linear_many(m->be, 3, (const struct tensor[]){ q, k, v }, x,
                     (const struct weight *const[]){ l->wq, l->wk, l->wv });
     if (l->bq)
         ops_add_bias(m->be, q, l->bq);
@@ -64,11 +77,13 @@ bool block_attn(const struct model *m, struct model_step *st, int layer_i)
     if (l->bv)
         ops_add_bias(m->be, v, l->bv);
     if (l->q_norm)
-        ops_rms_norm(m->be, q, q, l->q_norm, (int)head, m->eps);
+        ops_rms_norm(m->be, q, q, l->q_norm, (int)(m->is_qk_norm_wide ? q.cols : head), m->eps);
     if (l->k_norm)
-        ops_rms_norm(m->be, k, k, l->k_norm, (int)head, m->eps);
-    ops_rope(m->be, q, &m->ropes[l->rope_i], (int)head, st->pos);
-    ops_rope(m->be, k, &m->ropes[l->rope_i], (int)head, st->pos);
+        ops_rms_norm(m->be, k, k, l->k_norm, (int)(m->is_qk_norm_wide ? k.cols : head), m->eps);
+    if (l->rope_i >= 0) {
+        ops_rope(m->be, q, &m->ropes[l->rope_i], (int)head, st->pos);
+        ops_rope(m->be, k, &m->ropes[l->rope_i], (int)head, st->pos);
+    }
     ops_kv_store(m->be, kv, k, v, seqs, st->n_seqs);
 
     bool is_last = layer_i == m->n_layers - 1;
@@ -85,9 +100,15 @@ bool block_attn(const struct model *m, struct model_step *st, int layer_i)
 
 void block_ffn(const struct model *m, struct model_step *st, const struct model_layer *l)
 {
+    block_ffn_of(m, st, l, st->h);
+}
+
+void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,
+                  struct tensor x)
+{
     struct tensor gate = tensor_of(st->scratch->gate, st->h.rows, m->n_ff);
     struct tensor up = tensor_of(st->scratch->up, st->h.rows, m->n_ff);
-    ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, st->h,
+    ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, x,
                     (const struct weight *const[]){ l->w_gate, l->w_up });
     ops_glu(m->be, gate, gate, up, m->glu);
     ops_linear(m->be, st->h, gate, l->w_down);
@@ -98,6 +119,8 @@ void block_head(const struct model *m, struct model_step *st)
     struct tensor logits = tensor_of(st->scratch->logits, st->n_out, m->n_vocab);
     block_norm(m, st, m->out_norm);
     ops_linear(m->be, logits, st->h, m->head);
+    if (m->logit_scale != 1)
+        ops_scale(m->be, logits, m->logit_scale);
     if (m->logit_softcap > 0)
         ops_softcap(m->be, logits, m->logit_softcap);
 }
@@ -114,6 +137,26 @@ void block_step_pre_norm(const struct model *m, struct model_step *st)
         block_norm(m, st, l->ffn_norm);
         block_ffn(m, st, l);
         block_add(m, st);
+        block_layer_end(m, st, i);
+    }
+    block_head(m, st);
+}
+
+void block_step_both_norms(const struct model *m, struct model_step *st)
+{
+    block_embed(m, st);
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        block_norm(m, st, l->attn_norm);
+        if (!block_attn(m, st, i))
+            return;
+        block_post_norm(m, st, l->attn_post_norm);
+        block_add(m, st);
+        block_norm(m, st, l->ffn_norm);
+        block_ffn(m, st, l);
+        block_post_norm(m, st, l->ffn_post_norm);
+        block_add(m, st);
+        block_layer_end(m, st, i);
     }
     block_head(m, st);
 }

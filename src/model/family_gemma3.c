@@ -10,25 +10,16 @@
 
 static enum err_code gemma3_parse_layers(const struct weights *w, struct model *m, struct err *err)
 {
-    char key[128];
-    int64_t window = 0, pattern = GEMMA3_PATTERN;
-    enum err_code code = weights_int_or(w, model_key(m, "attention.sliding_window", key), 0,
-                                        INT32_MAX, 0, &window, err);
-    if (code)
-        return code;
-    m->window = (int32_t)window;
+    enum err_code code = model_parse_windows(w, m, 0, GEMMA3_PATTERN, err);
     float scale = 1 / sqrtf((float)m->head_dim);
     if (m->n_layers == GEMMA3_LAYERS_27B)
         scale = 1 / sqrtf((float)m->width / (float)m->n_heads);
     for (int64_t i = 0; i < m->n_layers; i++) {
         struct model_layer *l = &m->layers[i];
-        bool is_local = m->window > 0 && (i + 1) % pattern != 0;
-        l->group = is_local ? MODEL_GROUP_WINDOW : MODEL_GROUP_FULL;
-        l->rope_i = is_local ? 1 : 0;
-        l->attn.window = is_local ? m->window : 0;
+        l->rope_i = l->group == MODEL_GROUP_WINDOW ? 1 : 0;
         l->attn.scale = scale;
     }
-    return ERR_OK;
+    return code;
 }
 
 static enum err_code gemma3_parse(const struct weights *w, struct model *m, struct err *err)
@@ -59,24 +50,6 @@ static enum err_code gemma3_parse(const struct weights *w, struct model *m, stru
     return code;
 }
 
-static void gemma3_step(const struct model *m, struct model_step *st)
-{
-    block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
-        const struct model_layer *l = &m->layers[i];
-        block_norm(m, st, l->attn_norm);
-        if (!block_attn(m, st, i))
-            return;
-        block_post_norm(m, st, l->attn_post_norm);
-        block_add(m, st);
-        block_norm(m, st, l->ffn_norm);
-        block_ffn(m, st, l);
-        block_post_norm(m, st, l->ffn_post_norm);
-        block_add(m, st);
-    }
-    block_head(m, st);
-}
-
 static const struct tensor_rule gemma3_tensors[] = {
     RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
     RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
@@ -102,5 +75,5 @@ const struct model_family family_gemma3 = {
     .archs = (const char *const[]){ "gemma3", NULL },
     .parse = gemma3_parse,
     .tensors = gemma3_tensors,
-    .step = gemma3_step,
+    .step = block_step_both_norms,
 };

@@ -16,7 +16,9 @@ static enum err_code llama_parse(const struct weights *w, struct model *m, struc
                        key, (long long)n_experts);
     if (!code)
         code = model_parse_common(w, m, err);
-    return code ? code : model_parse_rope(w, m, &rope, err);
+    if (!code)
+        code = model_parse_rope(w, m, &rope, err);
+    return code ? code : model_parse_windows(w, m, 0, 0, err); /* Mistral 7B 0.1: every layer */
 }
 
 static const struct tensor_rule llama_tensors[] = {
@@ -24,6 +26,8 @@ static const struct tensor_rule llama_tensors[] = {
     RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
     RULE_MODEL("output.weight", "[V][D]", MATRIX, TENSOR_FLAG_OPTIONAL, head),
     { "rope_freqs.weight", NULL, TENSOR_KIND_PARSED, TENSOR_FLAG_OPTIONAL, 0 },
+    { "rope_factors_long.weight", NULL, TENSOR_KIND_PARSED, TENSOR_FLAG_OPTIONAL, 0 },
+    { "rope_factors_short.weight", NULL, TENSOR_KIND_PARSED, TENSOR_FLAG_OPTIONAL, 0 },
     RULE_LAYER("attn_norm.weight", "[D]", VECTOR, 0, attn_norm),
     RULE_LAYER("attn_q.weight", "[H*K][D]", MATRIX, 0, wq),
     RULE_LAYER("attn_k.weight", "[G*K][D]", MATRIX, 0, wk),

@@ -1,4 +1,4 @@
-/* model.c - loading: metadata to hyperparameters, the family's tensor table against the file, scratch. */
+/* model.c - a model's life: metadata to hyperparameters, loading, scratch. */
 #include "model/model.h"
 #include "model/model_int.h"
 
@@ -6,14 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct model_block { /* a vector in backend memory */
-    struct model_block *next;
-    float *data;
-    size_t bytes;
-};
-
 #define MODEL_LAYERS_MAX 1024
-#define MODEL_NAME_MAX   96
 
 const char *model_key(const struct model *m, const char *name, char out[128])
 {
@@ -86,198 +79,42 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
     return ERR_OK;
 }
 
-/* --- tensors --- */
-
-static int64_t model_letter(const struct model *m, char c)
+enum err_code model_parse_scale(const struct weights *w, const struct model *m, const char *name,
+                                float fallback, float *out, struct err *err)
 {
-    switch (c) {
-    case 'D':
-        return m->width;
-    case 'H':
-        return m->n_heads;
-    case 'G':
-        return m->n_kv_heads;
-    case 'K':
-        return m->head_dim;
-    case 'F':
-        return m->n_ff;
-    case 'V':
-        return m->n_vocab;
-    default:
-        BUG_ON("unknown letter in a shape");
-        return 0;
-    }
-}
-
-/* "[H*K][D]" to shape[0..n), innermost first as GGUF has it; returns n. */
-static int model_shape(const struct model *m, const char *expr, int64_t shape[WEIGHTS_DIMS_MAX])
-{
-    int64_t dims[WEIGHTS_DIMS_MAX];
-    int n = 0;
-    for (const char *p = expr; *p; p++) {
-        if (*p == '[')
-            dims[n++] = 1;
-        else if (*p != '*' && *p != ']')
-            dims[n - 1] *= model_letter(m, *p);
-    }
-    for (int i = 0; i < WEIGHTS_DIMS_MAX; i++)
-        shape[i] = i < n ? dims[n - 1 - i] : 1;
-    return n;
-}
-
-/* "[4096][512]", outermost first. */
-static const char *model_shape_text(const int64_t *shape, int n, char out[96])
-{
-    size_t at = 0;
-    out[0] = '\0';
-    for (int i = n - 1; i >= 0; i--)
-        at += (size_t)snprintf(out + at, 96 - at, "[%lld]", (long long)shape[i]);
-    return out;
-}
-
-static enum err_code model_check_shape(const struct model *m, const struct tensor_rule *rule,
-                                       const struct weights_tensor *t, struct err *err)
-{
-    int64_t want[WEIGHTS_DIMS_MAX];
-    char want_text[96], text[96];
-    if (!rule->shape)
-        return ERR_OK;
-    int n = model_shape(m, rule->shape, want);
-    if (memcmp(want, t->shape, sizeof(want)) == 0)
-        return ERR_OK;
-    return err_set(err, ERR_INVALID, "tensor %s: want %s, file has %s", t->name,
-                   model_shape_text(want, n, want_text),
-                   model_shape_text(t->shape, t->n_dims, text));
-}
-
-static void model_drop(void *ctx, const uint8_t *data, size_t n)
-{
-    weights_drop(ctx, data, n);
-}
-
-static enum err_code model_pack(struct model *m, const struct weights *w,
-                                const struct weights_tensor *t, struct weight **out,
-                                struct err *err)
-{
-    if (!m->be->ops->supports(m->be, t->type))
-        return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s is not supported by backend %s",
-                       t->name, dtype_info(t->type)->name, m->be->ops->name);
-    struct weight_source src = { .name = t->name,
-                                 .scales = t->scales,
-                                 .type = t->type,
-                                 .out = t->shape[1],
-                                 .in = t->shape[0],
-                                 .data = t->data,
-                                 .drop = model_drop,
-                                 .drop_ctx = (void *)(uintptr_t)w };
-    enum err_code code = m->be->ops->pack(m->be, &src, out, err);
-    if (!code)
-        m->weight_bytes += m->be->ops->shape(*out)->bytes;
+    char key[128];
+    double v;
+    enum err_code code = weights_float_or(w, model_key(m, name, key), (double)fallback, &v, err);
+    if (!code && !(v > 0 && v <= 1e6))
+        code = err_set(err, ERR_INVALID, "%s: %g is not in (0, 1e6]", key, v);
+    *out = code ? fallback : (float)v;
     return code;
 }
 
-static enum err_code model_upload(struct model *m, const struct weights_tensor *t,
-                                  const float **out, struct err *err)
+enum err_code model_parse_windows(const struct weights *w, struct model *m, int64_t fallback,
+                                  int64_t period, struct err *err)
 {
-    int64_t n = t->shape[0];
-    size_t bytes = (size_t)n * sizeof(float);
-    struct model_block *b = NULL;
-    float *host = mem_try(MEM_CAT_WEIGHTS, bytes);
-    if (!host)
-        return err_set(err, ERR_NOMEM, "tensor %s: no memory for %zu bytes", t->name, bytes);
-    enum err_code code = weights_dequantize(t->type, t->data, n, host, err);
-    for (int64_t i = 0; i < n && !code; i++)
-        if (!isfinite(host[i]))
-            code = err_set(err, ERR_INVALID,
-                           "tensor %s: element %lld is %g; the file is damaged, fetch it again",
-                           t->name, (long long)i, (double)host[i]);
-    if (!code) {
-        b = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*b));
-        *b = (struct model_block){ .next = m->blocks, .bytes = bytes };
-        b->data = m->be->ops->alloc(m->be, MEM_CAT_WEIGHTS, bytes);
-        if (b->data) {
-            m->be->ops->upload(m->be, b->data, host, bytes);
-            m->blocks = b;
-            m->weight_bytes += bytes;
-            *out = b->data;
-        } else {
-            mem_free(MEM_CAT_WEIGHTS, b);
-            code = err_set(err, ERR_NOMEM, "tensor %s: no memory for %zu bytes", t->name, bytes);
-        }
+    char key[128];
+    int64_t window = 0;
+    enum err_code code = weights_int_or(w, model_key(m, "attention.sliding_window", key), 0,
+                                        INT32_MAX, fallback, &window, err);
+    if (code || window == 0)
+        return code;
+    m->window = (int32_t)window;
+    const struct meta_value *pattern =
+        weights_meta(w, model_key(m, "attention.sliding_window_pattern", key));
+    for (int64_t i = 0; i < m->n_layers && !code; i++) {
+        int64_t is_local = period == 0 || (i + 1) % period != 0;
+        if (pattern && pattern->type == META_TYPE_ARRAY)
+            code = weights_array_int(w, key, (uint64_t)i, &is_local, err);
+        struct model_layer *l = &m->layers[i];
+        l->group = is_local ? MODEL_GROUP_WINDOW : MODEL_GROUP_FULL;
+        l->attn.window = is_local ? m->window : 0;
     }
-    mem_free(MEM_CAT_WEIGHTS, host);
     return code;
 }
 
-struct model_loading {
-    const struct model_load_options *o;
-    bool *is_used; /* [tensors of the file] */
-    int32_t n_done, n_all;
-};
-
-static enum err_code model_load_tensor(struct model *m, struct model_loading *ld,
-                                       const struct tensor_rule *rule, const char *name, void *base,
-                                       struct err *err)
-{
-    const struct weights *w = ld->o->weights;
-    const struct weights_tensor *t = weights_find(w, name);
-    if (!t)
-        return rule->flags & TENSOR_FLAG_OPTIONAL
-                   ? ERR_OK
-                   : err_set(err, ERR_INVALID, "tensor %s: missing, %s models need it", name,
-                             m->family->name);
-    int32_t at = 0;
-    while (weights_tensor_at(w, at) != t)
-        at++;
-    ld->is_used[at] = true;
-    enum err_code code = model_check_shape(m, rule, t, err);
-    char *field = (char *)base + rule->offset;
-    if (!code && rule->kind == TENSOR_KIND_MATRIX)
-        code = model_pack(m, w, t, (struct weight **)(void *)field, err);
-    if (!code && rule->kind == TENSOR_KIND_VECTOR)
-        code = model_upload(m, t, (const float **)(void *)field, err);
-    if (ld->o->on_tensor)
-        ld->o->on_tensor(ld->o->ctx, ++ld->n_done, ld->n_all);
-    return code;
-}
-
-static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
-                                     const struct tensor_rule *rule, struct err *err)
-{
-    char name[MODEL_NAME_MAX];
-    if (!(rule->flags & TENSOR_FLAG_LAYER))
-        return model_load_tensor(m, ld, rule, rule->name, m, err);
-    const char *rest = strstr(rule->name, "%d") + 2;
-    int prefix = (int)(rest - 2 - rule->name);
-    for (int64_t i = 0; i < m->n_layers; i++) {
-        snprintf(name, sizeof(name), "%.*s%lld%s", prefix, rule->name, (long long)i, rest);
-        enum err_code code = model_load_tensor(m, ld, rule, name, &m->layers[i], err);
-        if (code)
-            return code;
-    }
-    return ERR_OK;
-}
-
-static enum err_code model_load_tensors(struct model *m, const struct model_load_options *o,
-                                        struct err *err)
-{
-    enum err_code code = ERR_OK;
-    struct model_loading ld = { .o = o, .n_all = weights_n_tensors(o->weights) };
-    ld.is_used = mem_alloc(MEM_CAT_WEIGHTS, (size_t)ld.n_all + 1);
-    for (const struct tensor_rule *r = m->family->tensors; r->name && !code; r++)
-        code = model_load_rule(m, &ld, r, err);
-    for (int32_t i = 0; i < ld.n_all && !code; i++) {
-        const struct weights_tensor *t = weights_tensor_at(o->weights, i);
-        m->n_params += t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
-        if (!ld.is_used[i])
-            code =
-                err_set(err, ERR_INVALID,
-                        "tensor %s: not part of a %s model; the answers would be wrong without it",
-                        t->name, m->family->name);
-    }
-    mem_free(MEM_CAT_WEIGHTS, ld.is_used);
-    return code;
-}
+/* --- loading --- */
 
 enum err_code model_load(const struct model_load_options *o, struct model **out, struct err *err)
 {
@@ -292,7 +129,7 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     m->family = family;
     m->be = o->be;
     m->arch = mem_strdup(MEM_CAT_WEIGHTS, arch);
-    m->embed_scale = 1;
+    m->embed_scale = m->residual_scale = m->logit_scale = 1;
     m->glu = GLU_KIND_SILU;
     code = family->parse(o->weights, m, err);
     if (!code)
@@ -309,31 +146,11 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     return ERR_OK;
 }
 
-static void model_free_weight(struct model *m, struct weight *w)
-{
-    if (w)
-        m->be->ops->unpack_free(m->be, w);
-}
-
 void model_free(struct model *m)
 {
     if (!m)
         return;
-    for (int64_t i = 0; m->layers && i < m->n_layers; i++) {
-        struct model_layer *l = &m->layers[i];
-        struct weight *const all[] = { l->wq, l->wk, l->wv, l->wo, l->w_gate, l->w_up, l->w_down };
-        for (size_t k = 0; k < ARRAY_LEN(all); k++)
-            model_free_weight(m, all[k]);
-    }
-    if (m->head != m->embed)
-        model_free_weight(m, m->head);
-    model_free_weight(m, m->embed);
-    while (m->blocks) {
-        struct model_block *b = m->blocks;
-        m->blocks = b->next;
-        m->be->ops->free(m->be, MEM_CAT_WEIGHTS, b->data, b->bytes);
-        mem_free(MEM_CAT_WEIGHTS, b);
-    }
+    model_free_tensors(m);
     for (int i = 0; i < MODEL_ROPES_MAX; i++)
         mem_free(MEM_CAT_WEIGHTS, m->inv_freq[i]);
     mem_free(MEM_CAT_WEIGHTS, m->layers);

@@ -4,7 +4,7 @@
  * and cache slabs). The weights file may be closed after model_load.
  * Thread: engine thread. Allocation: none in model_step_run.
  * Letters: T rows of the step, O rows that need logits, D width, H query heads, G kv heads, K head size, F ffn width,
- * V vocabulary, L layers. */
+ * V vocabulary, L layers, E experts, X ffn width of an expert. */
 #ifndef PLUMB_MODEL_MODEL_H
 #define PLUMB_MODEL_MODEL_H
 
@@ -21,10 +21,10 @@ enum model_group {
 /* One layer. Vectors are backend memory; NULL where the family or the file has none. */
 struct model_layer {
     enum model_group group;
-    int rope_i; /* which of the model's ropes */
+    int rope_i; /* which of the model's ropes; -1 = positions are not rotated in */
     struct attn_params attn;
     const float *attn_norm, *attn_post_norm; /* [D] */
-    const float *q_norm, *k_norm;            /* [K] */
+    const float *q_norm, *k_norm;            /* [K]; [H*K] and [G*K] where is_qk_norm_wide */
     const float *bq, *bk, *bv, *bo;          /* [H*K] [G*K] [G*K] [D] */
     const float *ffn_norm, *ffn_post_norm;   /* [D] */
     struct weight *wq, *wk, *wv, *wo;        /* [H*K][D] [G*K][D] [G*K][D] [D][H*K] */
@@ -33,18 +33,30 @@ struct model_layer {
 
 #define MODEL_ROPES_MAX 2
 
+/* Told the residual stream [T][D] after each layer (in the last one only the rows with logits are left): for tests and
+ * comparisons. */
+struct model_tap {
+    void (*fn)(void *ctx, int layer_i, struct tensor x); /* NULL = none */
+    void *ctx;
+};
+
 struct model {
     const struct model_family *family;
     struct backend *be;
     const char *arch;
     int64_t n_layers, width, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
+    int64_t n_experts, n_experts_used, n_ff_expert; /* 0 = none */
     int64_t n_ctx_train;
     int32_t window; /* MODEL_GROUP_WINDOW: positions kept; 0 = no layer has one */
     bool has_group[MODEL_GROUP_COUNT];
-    float eps;           /* of every norm */
-    float embed_scale;   /* 1 = none */
-    float logit_softcap; /* 0 = none */
+    float eps;            /* of every norm */
+    float embed_scale;    /* 1 = none */
+    float residual_scale; /* a branch is multiplied by this before it is added; 1 = none */
+    float logit_scale;    /* 1 = none */
+    float logit_softcap;  /* 0 = none */
+    bool is_qk_norm_wide; /* the norms of q and k go over all heads together */
     enum glu_kind glu;
+    struct model_tap tap;
     struct rope ropes[MODEL_ROPES_MAX];
     struct model_layer *layers;       /* [L] */
     struct weight *embed;             /* [V][D] */
@@ -52,7 +64,7 @@ struct model {
     const float *out_norm;            /* [D] */
     int64_t n_params;                 /* elements of all tensors */
     size_t weight_bytes;              /* as packed */
-    struct model_block *blocks;       /* private to model.c: what to free */
+    struct model_block *blocks;       /* private to load.c: what to free */
     float *inv_freq[MODEL_ROPES_MAX]; /* private to model.c */
 };
 

@@ -7,9 +7,12 @@
 /* --- descriptors --- */
 
 enum tensor_kind {
-    TENSOR_KIND_MATRIX, /* packed by the backend: struct weight * */
-    TENSOR_KIND_VECTOR, /* f32 in backend memory: const float * */
-    TENSOR_KIND_PARSED, /* read by the family's parse, or known and not needed: no field */
+    TENSOR_KIND_MATRIX,  /* packed by the backend: struct weight * */
+    TENSOR_KIND_VECTOR,  /* f32 in backend memory, rows one after the other: const float * */
+    TENSOR_KIND_HOST,    /* f32 in host memory: const float * */
+    TENSOR_KIND_EXPERTS, /* [E][rows][cols], each expert a matrix packed alone: struct weight **, [E]. The file has the stack, or a
+                            matrix for each: "ffn_gate_exps" stands for "ffn_gate.%d" then */
+    TENSOR_KIND_PARSED,  /* read by the family's parse, or known and not needed: no field */
 };
 
 enum tensor_flags {
@@ -19,7 +22,8 @@ enum tensor_flags {
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V and numbers, as "[H*K][D]"; NULL = any. */
+ * D H G K F V E X and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * for its part of it. */
 struct tensor_rule {
     const char *name;
     const char *shape;
@@ -41,7 +45,9 @@ struct model_family {
 const struct model_family *model_family_find(const char *arch); /* NULL = unknown */
 const struct model_family *model_family_at(int i);              /* NULL past the last */
 
-extern const struct model_family family_llama, family_qwen2, family_gemma3;
+extern const struct model_family family_llama, family_qwen2, family_gemma3, family_smollm3,
+    family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
+    family_olmo2, family_glm4;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -54,6 +60,11 @@ extern const struct model_family family_llama, family_qwen2, family_gemma3;
             offsetof(struct model_layer, field)                                      \
     }
 
+/* The table against the file. Errors: model_load. */
+enum err_code model_load_tensors(struct model *m, const struct model_load_options *o,
+                                 struct err *err);
+void model_free_tensors(struct model *m); /* what was loaded so far; the fields are NULL then */
+
 /* --- parsing --- */
 
 /* Sizes, eps, context; allocates the layers with full attention at scale 1/sqrt(K). Keys are "<arch>.<name>". */
@@ -62,7 +73,8 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
 /* "<arch>.<name>" into out[128]; returns out. */
 const char *model_key(const struct model *m, const char *name, char out[128]);
 
-/* Build ropes[i] from the file's rope keys: dimension count, scaling (none, linear, yarn) and the tensor rope_freqs.weight.
+/* Build ropes[i] from the file's rope keys: dimension count, scaling (none, linear, yarn, longrope) and the tensors rope_freqs.weight,
+ * rope_factors_long.weight and rope_factors_short.weight.
  * base_key names the frequency base's key, base its default. With is_scaled false the scaling keys are ignored. */
 struct model_rope_spec {
     int rope_i;
@@ -74,8 +86,19 @@ struct model_rope_spec {
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
                                const struct model_rope_spec *spec, struct err *err);
 
+/* "<arch>.<name>" where the file has it: a number in (0, 1e6], as a float. */
+enum err_code model_parse_scale(const struct weights *w, const struct model *m, const char *name,
+                                float fallback, float *out, struct err *err);
+
+/* Which layers have a sliding window: the key attention.sliding_window (default `fallback`, 0 = none has), and either the array
+ * attention.sliding_window_pattern or all but every `period`-th (0: all). Sets group and attn.window. */
+enum err_code model_parse_windows(const struct weights *w, struct model *m, int64_t fallback,
+                                  int64_t period, struct err *err);
+
 /* The step of the families whose branches have a norm before them and nothing after: llama and its relatives. */
 void block_step_pre_norm(const struct model *m, struct model_step *st);
+/* ... and of those with a norm on both sides. */
+void block_step_both_norms(const struct model *m, struct model_step *st);
 
 /* --- blocks: each works on st->x (residual stream) and st->h (branch) --- */
 
@@ -83,13 +106,19 @@ void block_embed(const struct model *m, struct model_step *st); /* x = embedding
 void block_norm(const struct model *m, struct model_step *st, const float *w); /* h = norm(x) */
 void block_post_norm(const struct model *m, struct model_step *st,
                      const float *w);                         /* h = norm(h) */
-void block_add(const struct model *m, struct model_step *st); /* x += h */
+void block_add(const struct model *m, struct model_step *st); /* x += h * residual_scale */
+/* Layer layer_i is done: what the tap wants to know. */
+void block_layer_end(const struct model *m, struct model_step *st, int layer_i);
 /* h = attention(h), with the layer's biases, head norms and rope. In the last layer the rows that need no logits are left out
  * from here on; false = no row is left, the step is done. */
 bool block_attn(const struct model *m, struct model_step *st, int layer_i);
+bool block_attn_of(const struct model *m, struct model_step *st, int layer_i,
+                   struct tensor x); /* h = attention(x) */
 void block_ffn(const struct model *m, struct model_step *st,
                const struct model_layer *l); /* h = down(act(gate h) * up h) */
+void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,
+                  struct tensor x); /* the same of x, which may be h */
 void block_head(const struct model *m,
-                struct model_step *st); /* logits = head(norm(x)), softcapped */
+                struct model_step *st); /* logits = head(norm(x)), scaled, softcapped */
 
 #endif

@@ -1,5 +1,9 @@
-/* rope.c - rotary frequencies from the file's keys: plain, linear (Chen et al. 2023), yarn (Peng et al. 2023), and the
- * per-dimension divisors of Llama 3.1 that GGUF stores as a tensor. Host, double, rounded to f32 once. */
+/* rope.c - rotary frequencies from the file's keys: plain, linear (Chen et al. 2023), yarn (Peng et al. 2023), longrope (Ding et
+ * al. 2024), and the per-dimension divisors of Llama 3.1 that GGUF stores as a tensor. Host, double, rounded to f32 once.
+ *
+ * Longrope has two sets of divisors, for texts up to the original context and for longer ones. The published code changes the
+ * set in mid-text, and with it every key computed before. Here an answer does not depend on how long the text gets, so a model
+ * has one set: the long one if its context is longer than the original. */
 #include "base/dmath.h"
 #include "model/model_int.h"
 
@@ -9,19 +13,50 @@
 
 struct rope_scaling {
     double factor; /* positions are divided by this; 1 = none */
-    bool is_yarn;
-    double n_ctx_orig;  /* yarn: context that the frequencies were trained for */
-    double ext_factor;  /* yarn: 1 = full mix, 0 = plain interpolation */
-    double attn_factor; /* yarn: multiplies the published magnitude factor */
+    bool is_yarn, is_long;
+    double n_ctx_orig; /* yarn, longrope: context that the frequencies were trained for */
+    double ext_factor; /* yarn: 1 = full mix, 0 = plain interpolation */
+    double
+        attn_factor; /* yarn: multiplies the published magnitude factor; longrope: is it, 0 = not told */
     double beta_fast,
         beta_slow; /* yarn: turns in the original context between which the mix runs */
 };
+
+static enum err_code rope_read_orig(const struct weights *w, const struct model *m,
+                                    struct rope_scaling *s, struct err *err)
+{
+    char key[128];
+    int64_t orig;
+    enum err_code code =
+        weights_int_or(w, model_key(m, "rope.scaling.original_context_length", key), 1,
+                       (int64_t)1 << 40, m->n_ctx_train, &orig, err);
+    s->n_ctx_orig = (double)orig;
+    return code;
+}
+
+/* The magnitude factor is told, or the published one. */
+static enum err_code rope_read_long(const struct weights *w, const struct model *m,
+                                    struct rope_scaling *s, struct err *err)
+{
+    char key[128];
+    s->is_long = true;
+    s->factor = 1;
+    enum err_code code = rope_read_orig(w, m, s, err);
+    if (!code)
+        code = weights_float_or(w, model_key(m, "rope.scaling.attn_factor", key), 0,
+                                &s->attn_factor, err);
+    double ratio = (double)m->n_ctx_train / s->n_ctx_orig;
+    if (!code && s->attn_factor == 0)
+        s->attn_factor = ratio > 1 && s->n_ctx_orig > 1
+                             ? sqrt(1 + dmath_log(ratio) / dmath_log(s->n_ctx_orig))
+                             : 1;
+    return code;
+}
 
 static enum err_code rope_read_yarn(const struct weights *w, const struct model *m,
                                     struct rope_scaling *s, struct err *err)
 {
     char key[128];
-    int64_t orig;
     const struct {
         const char *name;
         double *out;
@@ -32,10 +67,7 @@ static enum err_code rope_read_yarn(const struct weights *w, const struct model 
         { "rope.scaling.yarn_beta_fast", &s->beta_fast },
         { "rope.scaling.yarn_beta_slow", &s->beta_slow },
     };
-    enum err_code code =
-        weights_int_or(w, model_key(m, "rope.scaling.original_context_length", key), 1,
-                       (int64_t)1 << 40, m->n_ctx_train, &orig, err);
-    s->n_ctx_orig = (double)orig;
+    enum err_code code = rope_read_orig(w, m, s, err);
     for (size_t i = 0; i < ARRAY_LEN(floats) && !code; i++)
         code = weights_float_or(w, model_key(m, floats[i].name, key), *floats[i].out, floats[i].out,
                                 err);
@@ -69,9 +101,11 @@ static enum err_code rope_read_scaling(const struct weights *w, const struct mod
     s->factor = factor;
     if (strcmp(type, "linear") == 0)
         return ERR_OK;
+    if (strcmp(type, "longrope") == 0)
+        return rope_read_long(w, m, s, err);
     if (strcmp(type, "yarn") != 0)
-        return err_set(err, ERR_UNSUPPORTED, "%s: '%s' is not one of none, linear, yarn", key,
-                       type);
+        return err_set(err, ERR_UNSUPPORTED, "%s: '%s' is not one of none, linear, yarn, longrope",
+                       key, type);
     s->is_yarn = true;
     return rope_read_yarn(w, m, s, err);
 }
@@ -93,6 +127,8 @@ static void rope_fill(struct rope *r, float *inv_freq, double base, const float 
         high = high > r->n_dims - 1 ? r->n_dims - 1 : high;
         r->scale = (float)(s->attn_factor * (s->factor > 1 ? 1 + 0.1 * dmath_log(s->factor) : 1));
     }
+    if (s->is_long)
+        r->scale = (float)s->attn_factor;
     for (int i = 0; i < r->n_dims / 2; i++) {
         double f = dmath_pow(base, -2.0 * i / r->n_dims);
         if (factors)
@@ -111,22 +147,36 @@ static void rope_fill(struct rope *r, float *inv_freq, double base, const float 
 }
 
 /* The file's divisors, or NULL in *out. The caller frees. */
-static enum err_code rope_read_factors(const struct weights *w, int n, float **out, struct err *err)
+static enum err_code rope_read_factors(const struct weights *w, const char *name, int n,
+                                       float **out, struct err *err)
 {
-    const struct weights_tensor *t = weights_find(w, "rope_freqs.weight");
+    const struct weights_tensor *t = weights_find(w, name);
     *out = NULL;
     if (!t)
         return ERR_OK;
     if (t->n_dims != 1 || t->shape[0] != n)
-        return err_set(err, ERR_INVALID, "tensor rope_freqs.weight: want [%d], file has [%lld]", n,
+        return err_set(err, ERR_INVALID, "tensor %s: want [%d], file has [%lld]", name, n,
                        (long long)t->shape[0]);
     *out = mem_alloc(MEM_CAT_WEIGHTS, (size_t)n * sizeof(float));
     enum err_code code = weights_dequantize(t->type, t->data, n, *out, err);
     for (int i = 0; i < n && !code; i++)
         if (!((*out)[i] > 0 && isfinite((*out)[i])))
-            code = err_set(err, ERR_INVALID, "tensor rope_freqs.weight: element %d is %g, want > 0",
-                           i, (double)(*out)[i]);
+            code = err_set(err, ERR_INVALID, "tensor %s: element %d is %g, want > 0", name, i,
+                           (double)(*out)[i]);
     return code;
+}
+
+/* Files of longrope models need not name the kind: the tensors do. */
+static const char *rope_factors_name(const struct weights *w, const struct model *m,
+                                     struct rope_scaling *s, struct err *err, enum err_code *code)
+{
+    *code = ERR_OK;
+    if (!weights_find(w, "rope_factors_long.weight"))
+        return "rope_freqs.weight";
+    if (!s->is_long)
+        *code = rope_read_long(w, m, s, err);
+    return (double)m->n_ctx_train > s->n_ctx_orig ? "rope_factors_long.weight"
+                                                  : "rope_factors_short.weight";
 }
 
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
@@ -148,8 +198,11 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
         code = err_set(err, ERR_INVALID, "%s: %g is not in (1, 1e12)", key, base);
     if (!code && spec->is_scaled)
         code = rope_read_scaling(w, m, &scaling, err);
-    if (!code && spec->is_scaled)
-        code = rope_read_factors(w, (int)n_dims / 2, &factors, err);
+    if (!code && spec->is_scaled) {
+        const char *name = rope_factors_name(w, m, &scaling, err, &code);
+        if (!code)
+            code = rope_read_factors(w, name, (int)n_dims / 2, &factors, err);
+    }
     if (!code) {
         *r = (struct rope){ .kind = spec->kind, .n_dims = (int)n_dims, .scale = 1 };
         m->inv_freq[spec->rope_i] = mem_alloc(MEM_CAT_WEIGHTS, (size_t)n_dims / 2 * sizeof(float));

@@ -1,0 +1,403 @@
+/* load.c - the family's tensor table against the file: shapes, parts of fused tensors, packing, what is left over. */
+#include "model/model_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MODEL_NAME_MAX 96
+
+struct model_block { /* a vector that was loaded */
+    struct model_block *next;
+    float *data;
+    size_t bytes;
+    bool is_host;
+};
+
+/* --- shapes --- */
+
+static int64_t model_letter(const struct model *m, char c)
+{
+    switch (c) {
+    case 'D':
+        return m->width;
+    case 'H':
+        return m->n_heads;
+    case 'G':
+        return m->n_kv_heads;
+    case 'K':
+        return m->head_dim;
+    case 'F':
+        return m->n_ff;
+    case 'V':
+        return m->n_vocab;
+    case 'E':
+        return m->n_experts;
+    case 'X':
+        return m->n_ff_expert;
+    default:
+        BUG_ON("unknown letter in a shape");
+        return 0;
+    }
+}
+
+/* A sum of products of letters, up to ']' or the end: "H*K+G*K". Nothing is 0. */
+static int64_t model_size(const struct model *m, const char *expr)
+{
+    int64_t sum = 0, product = 1;
+    if (*expr == '\0')
+        return 0;
+    for (; *expr && *expr != ']'; expr++) {
+        if (*expr == '+') {
+            sum += product;
+            product = 1;
+        } else if (*expr != '*') {
+            product *= model_letter(m, *expr);
+        }
+    }
+    return sum + product;
+}
+
+/* "[H*K][D]" to shape[0..n), innermost first as GGUF has it; returns n. */
+static int model_shape(const struct model *m, const char *expr, int64_t shape[WEIGHTS_DIMS_MAX])
+{
+    int64_t dims[WEIGHTS_DIMS_MAX];
+    int n = 0;
+    for (const char *p = strchr(expr, '['); p; p = strchr(p, '['))
+        dims[n++] = model_size(m, ++p);
+    for (int i = 0; i < WEIGHTS_DIMS_MAX; i++)
+        shape[i] = i < n ? dims[n - 1 - i] : 1;
+    return n;
+}
+
+/* "[4096][512]", outermost first. */
+static const char *model_shape_text(const int64_t *shape, int n, char out[96])
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int i = n - 1; i >= 0; i--)
+        at += (size_t)snprintf(out + at, 96 - at, "[%lld]", (long long)shape[i]);
+    return out;
+}
+
+static enum err_code model_check_shape(const struct model *m, const char *shape,
+                                       const struct weights_tensor *t, struct err *err)
+{
+    int64_t want[WEIGHTS_DIMS_MAX];
+    char want_text[96], text[96];
+    if (!shape)
+        return ERR_OK;
+    int n = model_shape(m, shape, want);
+    if (memcmp(want, t->shape, sizeof(want)) == 0)
+        return ERR_OK;
+    return err_set(err, ERR_INVALID, "tensor %s: want %s, file has %s", t->name,
+                   model_shape_text(want, n, want_text),
+                   model_shape_text(t->shape, t->n_dims, text));
+}
+
+/* --- one tensor --- */
+
+static void model_drop(void *ctx, const uint8_t *data, size_t n)
+{
+    weights_drop(ctx, data, n);
+}
+
+static enum err_code model_pack(struct model *m, const struct weights *w,
+                                const struct weights_tensor *t, struct weight **out,
+                                struct err *err)
+{
+    if (!m->be->ops->supports(m->be, t->type))
+        return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s is not supported by backend %s",
+                       t->name, dtype_info(t->type)->name, m->be->ops->name);
+    struct weight_source src = { .name = t->name,
+                                 .scales = t->scales,
+                                 .type = t->type,
+                                 .out = t->shape[1],
+                                 .in = t->shape[0],
+                                 .data = t->data,
+                                 .drop = model_drop,
+                                 .drop_ctx = (void *)(uintptr_t)w };
+    enum err_code code = m->be->ops->pack(m->be, &src, out, err);
+    if (!code)
+        m->weight_bytes += m->be->ops->shape(*out)->bytes;
+    return code;
+}
+
+/* n numbers of a tensor on the host. The caller frees. */
+static enum err_code model_decode(const struct weights_tensor *t, int64_t n, float **out,
+                                  struct err *err)
+{
+    float *host = mem_try(MEM_CAT_WEIGHTS, (size_t)n * sizeof(float));
+    if (!host)
+        return err_set(err, ERR_NOMEM, "tensor %s: no memory for %lld numbers", t->name,
+                       (long long)n);
+    enum err_code code = weights_dequantize(t->type, t->data, n, host, err);
+    for (int64_t i = 0; i < n && !code; i++)
+        if (!isfinite(host[i]))
+            code = err_set(err, ERR_INVALID,
+                           "tensor %s: element %lld is %g; the file is damaged, fetch it again",
+                           t->name, (long long)i, (double)host[i]);
+    if (code)
+        mem_free(MEM_CAT_WEIGHTS, host);
+    else
+        *out = host;
+    return code;
+}
+
+static enum err_code model_upload(struct model *m, const struct weights_tensor *t, bool is_host,
+                                  const float **out, struct err *err)
+{
+    int64_t n = t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
+    size_t bytes = (size_t)n * sizeof(float);
+    float *host = NULL;
+    enum err_code code = model_decode(t, n, &host, err);
+    if (code)
+        return code;
+    float *data = is_host ? host : m->be->ops->alloc(m->be, MEM_CAT_WEIGHTS, bytes);
+    if (data) {
+        struct model_block *b = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*b));
+        *b = (struct model_block){ m->blocks, data, bytes, is_host };
+        m->blocks = b;
+        m->weight_bytes += bytes;
+        *out = data;
+        if (!is_host)
+            m->be->ops->upload(m->be, data, host, bytes);
+    } else {
+        code = err_set(err, ERR_NOMEM, "tensor %s: no memory for %zu bytes", t->name, bytes);
+    }
+    if (!is_host)
+        mem_free(MEM_CAT_WEIGHTS, host);
+    return code;
+}
+
+/* --- finding --- */
+
+struct model_loading {
+    const struct model_load_options *o;
+    bool *is_used; /* [tensors of the file] */
+    int32_t n_done, n_all;
+};
+
+/* Tensors that a file may have in one: `part` is `rows` rows of `whole` from row `first` on, which has `all` rows. Files that hold the
+ * gate above the up matrix call both of them up. */
+static const struct fused {
+    const char *part, *whole, *first, *rows, *all;
+} fused[] = {
+    { "attn_q.", "attn_qkv.", "", "H*K", "H*K+G*K+G*K" },
+    { "attn_k.", "attn_qkv.", "H*K", "G*K", "H*K+G*K+G*K" },
+    { "attn_v.", "attn_qkv.", "H*K+G*K", "G*K", "H*K+G*K+G*K" },
+    { "ffn_gate.", "ffn_up.", "", "F", "F+F" },
+    { "ffn_up.", "ffn_up.", "F", "F", "F+F" },
+    { "ffn_gate_exps.", "ffn_gate_up_exps.", "", "X", "X+X" },
+    { "ffn_up_exps.", "ffn_gate_up_exps.", "X", "X", "X+X" },
+};
+
+static void model_mark(struct model_loading *ld, const struct weights_tensor *t)
+{
+    const struct weights *w = ld->o->weights;
+    int32_t at = 0;
+    while (weights_tensor_at(w, at) != t)
+        at++;
+    if (!ld->is_used[at] && ld->o->on_tensor)
+        ld->o->on_tensor(ld->o->ctx, ++ld->n_done, ld->n_all);
+    ld->is_used[at] = true;
+}
+
+/* Where a tensor stands: rows [first, first + rows) of `all`, of each matrix if it is a stack. */
+struct model_found {
+    const struct weights_tensor *all;
+    int64_t first, rows;
+};
+
+static int model_row_dim(const struct weights_tensor *t)
+{
+    return t->n_dims > 1;
+}
+
+static bool model_find(struct model *m, struct model_loading *ld, const char *name,
+                       struct model_found *out)
+{
+    char whole[MODEL_NAME_MAX];
+    const struct weights_tensor *t = weights_find(ld->o->weights, name);
+    for (size_t i = 0; i < ARRAY_LEN(fused); i++) {
+        const struct fused *f = &fused[i];
+        const char *at = strstr(name, f->part);
+        const char *rest = at ? at + strlen(f->part) : "";
+        if ((strcmp(rest, "weight") != 0 && strcmp(rest, "bias") != 0) ||
+            (t && strcmp(f->part, f->whole) != 0))
+            continue;
+        snprintf(whole, sizeof(whole), "%.*s%s%s", (int)(at - name), name, f->whole, rest);
+        const struct weights_tensor *all = weights_find(ld->o->weights, whole);
+        if (!all || all->shape[model_row_dim(all)] != model_size(m, f->all))
+            continue;
+        model_mark(ld, all);
+        *out = (struct model_found){ all, model_size(m, f->first), model_size(m, f->rows) };
+        return true;
+    }
+    if (!t)
+        return false;
+    model_mark(ld, t);
+    *out = (struct model_found){ t, 0, t->shape[model_row_dim(t)] };
+    return true;
+}
+
+/* Matrix i of the stack that was found, or (i = -1) what is no stack. */
+static enum err_code model_part(const struct model_found *found, int64_t i,
+                                struct weights_tensor *out, struct err *err)
+{
+    const struct weights_tensor *t = found->all;
+    int64_t in = t->n_dims == 1 ? 1 : t->shape[0];
+    int64_t first = (i < 0 ? 0 : i * t->shape[1]) + found->first;
+    *out = *t;
+    if (i < 0 && found->rows == t->shape[model_row_dim(t)])
+        return ERR_OK;
+    if (t->scales.scales && first % t->scales.rows != 0)
+        return err_set(err, ERR_UNSUPPORTED, "tensor %s: scales of %lld rows do not fit its parts",
+                       t->name, (long long)t->scales.rows);
+    out->shape[model_row_dim(t)] = found->rows;
+    out->n_dims = t->n_dims == 1 ? 1 : 2;
+    out->shape[2] = out->shape[3] = 1;
+    out->bytes = dtype_row_bytes(t->type, in) * (size_t)found->rows;
+    out->data += dtype_row_bytes(t->type, in) * (size_t)first;
+    out->scales = scales_from_row(&t->scales, first, in);
+    return ERR_OK;
+}
+
+static enum err_code model_missing(const struct model *m, const char *name, struct err *err)
+{
+    return err_set(err, ERR_INVALID, "tensor %s: missing, %s models need it", name,
+                   m->family->name);
+}
+
+/* --- rules --- */
+
+/* One matrix for each expert, of a stack or ("blk.0.ffn_gate_exps.weight" not found) of "blk.0.ffn_gate.%d.weight". */
+static enum err_code model_load_experts(struct model *m, struct model_loading *ld,
+                                        const struct tensor_rule *rule, const char *name,
+                                        struct weight ***out, struct err *err)
+{
+    char one[MODEL_NAME_MAX];
+    struct model_found found;
+    struct weights_tensor t;
+    enum err_code code = ERR_OK;
+    bool is_stack = model_find(m, ld, name, &found);
+    int stem = (int)(strstr(name, "_exps.") - name);
+    *out = mem_alloc(MEM_CAT_WEIGHTS, (size_t)m->n_experts * sizeof(struct weight *));
+    if (is_stack && (found.all->shape[2] != m->n_experts || found.all->shape[3] != 1))
+        return err_set(err, ERR_INVALID, "tensor %s: %lld experts, want %lld", found.all->name,
+                       (long long)found.all->shape[2], (long long)m->n_experts);
+    for (int64_t e = 0; e < m->n_experts && !code; e++) {
+        snprintf(one, sizeof(one), "%.*s.%lld%s", stem, name, (long long)e, name + stem + 5);
+        if (!is_stack && !model_find(m, ld, one, &found))
+            return model_missing(m, e == 0 ? name : one, err);
+        code = model_part(&found, is_stack ? e : -1, &t, err);
+        if (!code)
+            code = model_check_shape(m, rule->shape + 3, &t, err); /* without its "[E]" */
+        if (!code)
+            code = model_pack(m, ld->o->weights, &t, &(*out)[e], err);
+    }
+    return code;
+}
+
+static enum err_code model_load_tensor(struct model *m, struct model_loading *ld,
+                                       const struct tensor_rule *rule, const char *name, void *base,
+                                       struct err *err)
+{
+    struct model_found found;
+    struct weights_tensor t;
+    void *field = (char *)base + rule->offset;
+    if (rule->kind == TENSOR_KIND_EXPERTS)
+        return model_load_experts(m, ld, rule, name, field, err);
+    if (!model_find(m, ld, name, &found))
+        return rule->flags & TENSOR_FLAG_OPTIONAL ? ERR_OK : model_missing(m, name, err);
+    enum err_code code = model_part(&found, -1, &t, err);
+    if (!code)
+        code = model_check_shape(m, rule->shape, &t, err);
+    if (code || rule->kind == TENSOR_KIND_PARSED)
+        return code;
+    return rule->kind == TENSOR_KIND_MATRIX
+               ? model_pack(m, ld->o->weights, &t, field, err)
+               : model_upload(m, &t, rule->kind == TENSOR_KIND_HOST, field, err);
+}
+
+static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
+                                     const struct tensor_rule *rule, struct err *err)
+{
+    char name[MODEL_NAME_MAX];
+    if (!(rule->flags & TENSOR_FLAG_LAYER))
+        return model_load_tensor(m, ld, rule, rule->name, m, err);
+    const char *rest = strstr(rule->name, "%d") + 2;
+    int prefix = (int)(rest - 2 - rule->name);
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        snprintf(name, sizeof(name), "%.*s%lld%s", prefix, rule->name, (long long)i, rest);
+        enum err_code code = model_load_tensor(m, ld, rule, name, &m->layers[i], err);
+        if (code)
+            return code;
+    }
+    return ERR_OK;
+}
+
+enum err_code model_load_tensors(struct model *m, const struct model_load_options *o,
+                                 struct err *err)
+{
+    enum err_code code = ERR_OK;
+    struct model_loading ld = { .o = o, .n_all = weights_n_tensors(o->weights) };
+    ld.is_used = mem_alloc(MEM_CAT_WEIGHTS, (size_t)ld.n_all + 1);
+    for (const struct tensor_rule *r = m->family->tensors; r->name && !code; r++)
+        code = model_load_rule(m, &ld, r, err);
+    for (int32_t i = 0; i < ld.n_all && !code; i++) {
+        const struct weights_tensor *t = weights_tensor_at(o->weights, i);
+        m->n_params += t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
+        if (!ld.is_used[i])
+            code =
+                err_set(err, ERR_INVALID,
+                        "tensor %s: not part of a %s model; the answers would be wrong without it",
+                        t->name, m->family->name);
+    }
+    mem_free(MEM_CAT_WEIGHTS, ld.is_used);
+    return code;
+}
+
+/* --- freeing --- */
+
+static void model_free_weight(struct model *m, struct weight **w)
+{
+    if (*w)
+        m->be->ops->unpack_free(m->be, *w);
+    *w = NULL;
+}
+
+static void model_free_field(struct model *m, const struct tensor_rule *rule, void *base)
+{
+    void *field = (char *)base + rule->offset;
+    if (rule->kind == TENSOR_KIND_MATRIX)
+        model_free_weight(m, field);
+    if (rule->kind != TENSOR_KIND_EXPERTS)
+        return;
+    struct weight ***experts = field;
+    for (int64_t e = 0; *experts && e < m->n_experts; e++)
+        model_free_weight(m, &(*experts)[e]);
+    mem_free(MEM_CAT_WEIGHTS, *experts);
+    *experts = NULL;
+}
+
+void model_free_tensors(struct model *m)
+{
+    if (m->head == m->embed)
+        m->head = NULL;
+    for (const struct tensor_rule *r = m->family->tensors; r->name; r++) {
+        if (!(r->flags & TENSOR_FLAG_LAYER))
+            model_free_field(m, r, m);
+        for (int64_t i = 0; r->flags & TENSOR_FLAG_LAYER && m->layers && i < m->n_layers; i++)
+            model_free_field(m, r, &m->layers[i]);
+    }
+    while (m->blocks) {
+        struct model_block *b = m->blocks;
+        m->blocks = b->next;
+        if (b->is_host)
+            mem_free(MEM_CAT_WEIGHTS, b->data);
+        else
+            m->be->ops->free(m->be, MEM_CAT_WEIGHTS, b->data, b->bytes);
+        mem_free(MEM_CAT_WEIGHTS, b);
+    }
+}
