@@ -80,7 +80,7 @@ endif
 T ?= $(firstword $(FUZZ))
 SECONDS ?= 60
 
-.PHONY: all help clean unit tests check check-neon exact golden torture fuzz fuzz-bin fuzz-replay lint fmt perf
+.PHONY: all help clean unit tests check families check-neon exact golden torture fuzz fuzz-bin fuzz-replay lint fmt perf
 all: $(B)/plumb ## build the program (build/$(V)/plumb)
 
 help: ## this list
@@ -125,6 +125,9 @@ unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do $$t || exit 1; done
 check exact golden torture: $$(B)/tests/$$@/$$@ ## run tests/check (kernels), tests/exact, tests/golden or tests/torture
 	$<
+
+families: $(B)/tests/golden/golden $(B)/tests/exact/exact ## the families' table: loads, goldens, exactness
+	tools/families
 
 check-neon: ## tests/check for ARM, cross-built, a sample of its shapes under qemu-user
 	@$(MAKE) --no-print-directory V=neon build/neon/tests/check/check

@@ -1,18 +1,21 @@
 /* exact.c - models x backend configurations x scenarios x requests: every cell must give the bytes of the first one.
  *
- *   exact [--quick] [--write-digests] [MODEL...]     from the repository's root
+ *   exact [--quick] [--families] [--write-digests] [MODEL...]     from the repository's root
  *
  * The base of a tiny model is the ref backend with whole prompts alone. Real models are slow on ref: their base is the fast backend
  * and plain C computes one short request. --quick leaves out the real models but the default one. --write-digests computes the base's
- * digests and nothing else. */
+ * digests and nothing else. The tiny models of tests/golden/families have no digests, and a line that counts the cells of three
+ * columns; --families runs them alone. */
 #include "exact.h"
 #include "base/log.h"
 #include "support/test_model.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 
-#define DIGESTS "tests/exact/digests"
+#define FAMILIES "tests/golden/families/"
+#define DIGESTS  "tests/exact/digests"
 
 static int n_passed, n_failed, n_skipped;
 
@@ -41,17 +44,25 @@ struct exact_model {
     bool is_quick;
     bool has_caches; /* runs the other cache types too */
     int32_t n_prompt, n_new;
+    bool is_family; /* file in tests/golden/families */
 };
 
+/* Cells of a family: cuts of the prompt, company, instruction sets and threads. */
+enum column { COLUMN_CHUNK, COLUMN_BATCH, COLUMN_MASK, COLUMN_COUNT };
+
+static struct {
+    int n, n_equal;
+} columns[COLUMN_COUNT];
+
 static const struct exact_model models[] = {
-    { "llama", false, true, true, 150, 60 },
-    { "llama-yarn", false, true, false, 150, 60 },
-    { "qwen2", false, true, true, 150, 60 },
-    { "qwen2-kq", false, true, false, 150, 60 },
-    { "gemma3", false, true, true, 150, 60 },
-    { "smollm2", true, true, true, 70, 16 },
-    { "gemma3-270m", true, false, false, 70, 12 },
-    { "qwen2.5-coder-0.5b", true, false, false, 70, 12 },
+    { "llama", false, true, true, 150, 60, false },
+    { "llama-yarn", false, true, false, 150, 60, false },
+    { "qwen2", false, true, true, 150, 60, false },
+    { "qwen2-kq", false, true, false, 150, 60, false },
+    { "gemma3", false, true, true, 150, 60, false },
+    { "smollm2", true, true, true, 70, 16, false },
+    { "gemma3-270m", true, false, false, 70, 12, false },
+    { "qwen2.5-coder-0.5b", true, false, false, 70, 12, false },
 };
 
 static const struct lab_config configs[] = {
@@ -254,7 +265,12 @@ static void compare(const struct exact_model *m, const struct lab_config *c,
 {
     char what[128];
     size_t n = got->len < want->len ? got->len : want->len, at = 0;
+    enum column col = s->schedule != SCHEDULE_ALONE ? COLUMN_BATCH
+                      : s->chunk > 0                ? COLUMN_CHUNK
+                                                    : COLUMN_MASK;
+    columns[col].n++;
     if (got->len == want->len && memcmp(got->data, want->data, n) == 0) {
+        columns[col].n_equal++;
         pass();
         return;
     }
@@ -389,7 +405,8 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     for (size_t s = 0; s < ARRAY_LEN(scenarios) && !is_writing; s++)
         if (is_wanted(m, c, &scenarios[s]))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
-    run_digest(&lab, m, c);
+    if (!m->is_family)
+        run_digest(&lab, m, c);
     lab_close(&lab);
 }
 
@@ -440,10 +457,13 @@ static void run_caches(const struct exact_model *m, const char *path)
 static void run_model(const struct exact_model *m)
 {
     char path[4096];
-    if (!test_model_path(m->name, !m->is_real, path, sizeof(path))) {
+    if (m->is_family) {
+        snprintf(path, sizeof(path), FAMILIES "%s.gguf", m->name);
+    } else if (!test_model_path(m->name, !m->is_real, path, sizeof(path))) {
         skip("model-not-fetched", m->name);
         return;
     }
+    memset(columns, 0, sizeof(columns));
     int before = n_failed, passed = n_passed;
     size_t first = m->is_real ? 2 : 0; /* "cpu 2 threads" or "ref" */
     run_config(m, path, &configs[first], true);
@@ -452,38 +472,67 @@ static void run_model(const struct exact_model *m)
             run_config(m, path, &configs[c], false);
     if (m->has_caches && !is_writing)
         run_caches(m, path);
+    if (m->is_family)
+        printf("family %s: chunk %d of %d, batch %d of %d, mask %d of %d\n", m->name,
+               columns[COLUMN_CHUNK].n_equal, columns[COLUMN_CHUNK].n,
+               columns[COLUMN_BATCH].n_equal, columns[COLUMN_BATCH].n, columns[COLUMN_MASK].n_equal,
+               columns[COLUMN_MASK].n);
     printf("%s: %d cells equal, %d not\n", m->name, n_passed - passed, n_failed - before);
     fflush(stdout);
 }
 
+static bool is_named(const char *name, int argc, char **argv)
+{
+    bool has_names = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], name) == 0)
+            return true;
+        has_names = has_names || strncmp(argv[i], "--", 2) != 0;
+    }
+    return !has_names;
+}
+
+static void run_families(int argc, char **argv)
+{
+    glob_t found = { 0 };
+    if (glob(FAMILIES "*.gguf", 0, NULL, &found))
+        fail("families", "all", "all", "there are none in " FAMILIES);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char *name = found.gl_pathv[i] + strlen(FAMILIES);
+        name[strlen(name) - strlen(".gguf")] = '\0';
+        if (is_named(name, argc, argv))
+            run_model(&(struct exact_model){
+                .name = name, .is_quick = true, .n_prompt = 100, .n_new = 24, .is_family = true });
+    }
+    globfree(&found);
+}
+
 int main(int argc, char **argv)
 {
-    bool is_quick = false;
-    int n_named = 0;
+    bool is_quick = false, has_families = false;
     log_set_level(LOG_LEVEL_WARN);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             is_quick = true;
         else if (strcmp(argv[i], "--write-digests") == 0)
             is_writing = true;
-        else
-            n_named++;
+        else if (strcmp(argv[i], "--families") == 0)
+            has_families = true;
     }
     for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
         buf_init(&base[i], MEM_CAT_BASE, (size_t)1 << 22);
     if (!is_writing)
         digests_read();
-    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
-        bool is_named = n_named == 0;
-        for (int i = 1; i < argc; i++)
-            is_named = is_named || strcmp(argv[i], models[m].name) == 0;
-        if (!is_named)
+    for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
+        if (!is_named(models[m].name, argc, argv))
             continue;
         if (is_quick && !models[m].is_quick)
             skip("model-not-fetched", models[m].name);
         else
             run_model(&models[m]);
     }
+    if (!is_writing)
+        run_families(argc, argv);
     for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
         buf_release(&base[i]);
     if (is_writing && !digests_write())

@@ -1,6 +1,6 @@
 /* golden.c - continuations that llama.cpp made, against ours on the same files.
  *
- *   golden [--quick] [NAME...]        from the repository's root; goldens: tests/golden/llama_cpp/NAME.json
+ *   golden [--quick] [--families] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json
  *
  * Teacher-forced: the reference's ids are fed and at each of its positions our best token must be its choice, unless its own two
  * best were nearer than NEAR. That holds without exception for the tiny f16 models (goldens of their F32 copies), where nothing
@@ -8,6 +8,7 @@
  * way, so neither is the truth: there llama.cpp's choice may differ up to WIDE at up to WIDE_SHARE of the positions, and the
  * judge is oracle.h, which holds what the file's weights say without such rounding (docs/numerics.md has the distances).
  */
+#include "families.h"
 #include "oracle.h"
 
 #include "base/file.h"
@@ -202,11 +203,15 @@ static void check_model(const char *name, const char *path, double wide, bool is
 int main(int argc, char **argv)
 {
     bool is_quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    int first = 1 + is_quick;
+    bool has_families = argc > first && strcmp(argv[first], "--families") == 0;
+    first += has_families;
     log_set_level(LOG_LEVEL_WARN);
-    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+    families_run(argv + first, argc - first, &n_passed, &n_failed);
+    for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
         char path[4096];
-        bool is_named = argc - is_quick < 2;
-        for (int i = 1; i < argc; i++)
+        bool is_named = argc == first;
+        for (int i = first; i < argc; i++)
             is_named = is_named || strcmp(argv[i], models[m].name) == 0;
         if (!is_named)
             continue;
