@@ -408,7 +408,7 @@ static void every_family_is_found_by_its_architecture(void **state)
     for (; model_family_at(n); n++)
         for (const char *const *a = model_family_at(n)->archs; *a; a++)
             assert_ptr_equal(model_family_find(*a), model_family_at(n));
-    assert_int_equal(n, 3);
+    assert_in_range(n, 12, 100);
     assert_null(model_family_find("no such family"));
 }
 
