@@ -7,7 +7,7 @@
 struct messages_writer {
     struct json_writer w;
     unsigned flags;
-    bool has_null;
+    struct messages_seen *seen;
     struct api_error *e;
 };
 
@@ -25,39 +25,41 @@ static bool messages_is_text_part(const struct json *part)
 }
 
 /* Content as parts: their texts, joined. */
-static bool messages_write_parts(struct messages_writer *m, const struct json *parts, size_t index)
+static bool messages_gather_parts(struct messages_writer *m, const struct json *parts, size_t index,
+                                  struct buf *text)
 {
-    struct buf text;
-    bool is_fine = false;
-    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     for (size_t i = 0; i < parts->n; i++) {
         const struct json *part = &parts->items[i];
         char where[64];
         snprintf(where, sizeof(where), "messages[%zu].content[%zu]", index, i);
         if (!json_is(part, JSON_TYPE_OBJECT)) {
-            api_error_set(m->e, 400, NULL, where, "%s: must be an object with a type", where);
-            goto out;
+            return api_error_set(m->e, 400, NULL, where, "%s: must be an object with a type",
+                                 where);
         }
         const struct json *body = json_get(part, "text");
         if (json_str_eq(json_get(part, "type"), "refusal"))
             body = json_get(part, "refusal");
         else if (!messages_is_text_part(part)) {
-            api_error_set(m->e, 400, "unsupported_content", where,
-                          "%s: type '%.40s' is not supported: this model reads text only", where,
-                          messages_show(json_get(part, "type")));
-            goto out;
+            return api_error_set(m->e, 400, "unsupported_content", where,
+                                 "%s: type '%.40s' is not supported: this model reads text only",
+                                 where, messages_show(json_get(part, "type")));
         }
-        if (!json_is(body, JSON_TYPE_STRING)) {
-            api_error_set(m->e, 400, NULL, where, "%s: text must be a string", where);
-            goto out;
-        }
+        if (!json_is(body, JSON_TYPE_STRING))
+            return api_error_set(m->e, 400, NULL, where, "%s: text must be a string", where);
         if (i > 0)
-            buf_add_char(&text, '\n');
-        buf_add(&text, body->text, body->len);
+            buf_add_char(text, '\n');
+        buf_add(text, body->text, body->len);
     }
-    json_strn(&m->w, text.data, text.len);
-    is_fine = true;
-out:
+    return true;
+}
+
+static bool messages_write_parts(struct messages_writer *m, const struct json *parts, size_t index)
+{
+    struct buf text;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    bool is_fine = messages_gather_parts(m, parts, index, &text);
+    if (is_fine)
+        json_strn(&m->w, text.data, text.len);
     buf_release(&text);
     return is_fine;
 }
@@ -72,7 +74,7 @@ static bool messages_write_content(struct messages_writer *m, const struct json 
     case JSON_TYPE_ARRAY:
         return messages_write_parts(m, v, index);
     case JSON_TYPE_NULL:
-        m->has_null = true;
+        m->seen->has_null = true;
         if (m->flags & MESSAGES_FLAG_NO_NULL)
             json_str(&m->w, "");
         else
@@ -121,13 +123,13 @@ static void messages_write_function(struct messages_writer *m, const struct json
     json_end_object(&m->w);
 }
 
-static bool messages_write_calls(struct messages_writer *m, const struct json *calls, size_t index)
+static bool messages_write_each_call(struct messages_writer *m, const struct json *calls,
+                                     size_t index)
 {
     char where[64];
     snprintf(where, sizeof(where), "messages[%zu].tool_calls", index);
     if (!json_is(calls, JSON_TYPE_ARRAY))
         return api_error_set(m->e, 400, NULL, where, "%s: must be an array", where);
-    json_begin_array(&m->w);
     for (size_t i = 0; i < calls->n; i++) {
         const struct json *call = &calls->items[i], *f = json_get(call, "function");
         if (!json_is(f, JSON_TYPE_OBJECT) || !json_is(json_get(f, "name"), JSON_TYPE_STRING))
@@ -145,8 +147,15 @@ static bool messages_write_calls(struct messages_writer *m, const struct json *c
         }
         json_end_object(&m->w);
     }
-    json_end_array(&m->w);
     return true;
+}
+
+static bool messages_write_calls(struct messages_writer *m, const struct json *calls, size_t index)
+{
+    json_begin_array(&m->w);
+    bool is_fine = messages_write_each_call(m, calls, index);
+    json_end_array(&m->w);
+    return is_fine;
 }
 
 static bool messages_write_role(struct messages_writer *m, const struct json *v, size_t index)
@@ -237,6 +246,101 @@ static bool messages_write_one(struct messages_writer *m, const struct json *mes
     return true;
 }
 
+/* --- turns of one role in a row --- */
+
+/* How many messages from `from` on are one turn, if such turns are merged. */
+static size_t messages_run(const struct json *messages, size_t from)
+{
+    const struct json *role = json_get(&messages->items[from], "role");
+    size_t n = 1;
+    if (!json_str_eq(role, "user") && !json_str_eq(role, "assistant") &&
+        !json_str_eq(role, "system"))
+        return 1;
+    while (from + n < messages->n && json_is(&messages->items[from + n], JSON_TYPE_OBJECT) &&
+           json_str_eq(json_get(&messages->items[from + n], "role"), role->text))
+        n++;
+    return n;
+}
+
+/* The texts of a run, joined as parts are; null where none has any. */
+static bool messages_write_run_content(struct messages_writer *m, const struct json *run, size_t n,
+                                       size_t index)
+{
+    struct buf text;
+    size_t n_texts = 0;
+    bool is_fine = true;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    for (size_t i = 0; i < n && is_fine; i++) {
+        const struct json *v = json_get_set(&run[i], "content");
+        if (!v)
+            continue;
+        if (n_texts++ > 0)
+            buf_add_char(&text, '\n');
+        if (json_is(v, JSON_TYPE_ARRAY))
+            is_fine = messages_gather_parts(m, v, index + i, &text);
+        else
+            buf_add(&text, v->text, v->len);
+    }
+    if (n_texts > 0 || m->flags & MESSAGES_FLAG_NO_NULL)
+        json_strn(&m->w, text.data, text.len);
+    else
+        json_null(&m->w);
+    buf_release(&text);
+    return is_fine;
+}
+
+static bool messages_write_run_calls(struct messages_writer *m, const struct json *run, size_t n,
+                                     size_t index)
+{
+    bool has_any = false, is_fine = true;
+    for (size_t i = 0; i < n; i++) {
+        const struct json *v = json_get_set(&run[i], "tool_calls");
+        has_any = has_any || (v && !(json_is(v, JSON_TYPE_ARRAY) && v->n == 0));
+    }
+    if (!has_any)
+        return true;
+    json_key(&m->w, "tool_calls");
+    json_begin_array(&m->w);
+    for (size_t i = 0; i < n && is_fine; i++) {
+        const struct json *v = json_get_set(&run[i], "tool_calls");
+        is_fine = !v || messages_write_each_call(m, v, index + i);
+    }
+    json_end_array(&m->w);
+    return is_fine;
+}
+
+/* A run that was written message by message before: their contents are strings, parts or null. */
+static bool messages_write_merged(struct messages_writer *m, const struct json *run, size_t n,
+                                  size_t index)
+{
+    const struct json *thought = run;
+    while (thought < run + n - 1 && !json_get_set(thought, reasoning_names[0]) &&
+           !json_get_set(thought, reasoning_names[1]) && !json_get_set(thought, reasoning_names[2]))
+        thought++;
+    json_begin_object(&m->w);
+    json_key(&m->w, "role");
+    bool is_fine = messages_write_role(m, json_get(run, "role"), index);
+    json_key(&m->w, "content");
+    is_fine = is_fine && messages_write_run_content(m, run, n, index) &&
+              messages_write_run_calls(m, run, n, index);
+    messages_write_reasoning(m, thought);
+    json_end_object(&m->w);
+    return is_fine;
+}
+
+static bool messages_write_all(struct messages_writer *m, const struct json *messages)
+{
+    bool merges = m->flags & MESSAGES_FLAG_MERGE, is_fine = true;
+    for (size_t i = 0, n = 1; i < messages->n && is_fine; i += n) {
+        size_t run = messages_run(messages, i);
+        m->seen->has_repeat = m->seen->has_repeat || run > 1;
+        n = merges ? run : 1;
+        is_fine = n > 1 ? messages_write_merged(m, &messages->items[i], n, i)
+                        : messages_write_one(m, &messages->items[i], i);
+    }
+    return is_fine;
+}
+
 static bool messages_write_tools(struct messages_writer *m, const struct json *body)
 {
     const struct json *tools = json_get_set(body, "tools");
@@ -305,24 +409,23 @@ static bool messages_write_extra(struct messages_writer *m, const struct json *b
     return true;
 }
 
-bool messages_write(const struct json *body, unsigned flags, struct buf *out, bool *has_null,
-                    struct api_error *e)
+bool messages_write(const struct json *body, unsigned flags, struct buf *out,
+                    struct messages_seen *seen, struct api_error *e)
 {
-    struct messages_writer m = { .flags = flags, .e = e };
+    struct messages_writer m = { .flags = flags, .seen = seen, .e = e };
     const struct json *messages = json_get_set(body, "messages");
+    *seen = (struct messages_seen){ 0 };
     if (!json_is(messages, JSON_TYPE_ARRAY) || messages->n == 0)
         return api_error_set(e, 400, NULL, "messages", "messages: must be a non-empty array");
     json_writer_init(&m.w, out);
     json_begin_object(&m.w);
     json_key(&m.w, "messages");
     json_begin_array(&m.w);
-    for (size_t i = 0; i < messages->n; i++)
-        if (!messages_write_one(&m, &messages->items[i], i))
-            return false;
+    if (!messages_write_all(&m, messages))
+        return false;
     json_end_array(&m.w);
     if (!messages_write_tools(&m, body) || !messages_write_extra(&m, body))
         return false;
     json_end_object(&m.w);
-    *has_null = m.has_null;
     return true;
 }

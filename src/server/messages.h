@@ -14,13 +14,20 @@ enum messages_flags {
     MESSAGES_FLAG_NO_THOUGHT = 1 << 3, /* false */
     MESSAGES_FLAG_DEPTHS =
         1 << 4, /* reasoning_effort is low, medium or high: others become one of these */
+    MESSAGES_FLAG_MERGE =
+        1
+        << 5, /* turns of one role in a row become one: for templates that want turns to alternate */
 };
 
 /* Write the template's variables for body (a chat request) as one JSON object to out: messages, tools, chat_template_kwargs'
  * members, documents, reasoning_effort. Text parts are joined by a newline, tool-call arguments become objects, null
- * members go, everything else stays as it came. *has_null says whether a content was null.
+ * members go, everything else stays as it came. *seen: what of it some templates cannot take.
  * False: e names the message and what is wrong with it (400). */
-bool messages_write(const struct json *body, unsigned flags, struct buf *out, bool *has_null,
-                    struct api_error *e) MUST_CHECK;
+struct messages_seen {
+    bool has_null;   /* a content that is null */
+    bool has_repeat; /* turns of one role in a row */
+};
+bool messages_write(const struct json *body, unsigned flags, struct buf *out,
+                    struct messages_seen *seen, struct api_error *e) MUST_CHECK;
 
 #endif

@@ -100,6 +100,51 @@ static bool claude_write_system(struct claude *q)
     return true;
 }
 
+/* --- turns --- */
+
+/* Messages of one role in a row are one turn, as that API has it. */
+struct claude_turn {
+    const struct json *messages;
+    size_t from, to;
+};
+
+/* A block of a turn; a message whose content is a string has one. */
+struct claude_at {
+    size_t message, i;        /* the next one's place */
+    const struct json *block; /* NULL: a string, which is text */
+    const struct json *text;
+    char where[64];
+};
+
+/* The next block. Its message's content is an array or a string. */
+static bool claude_next(const struct claude_turn *t, struct claude_at *at)
+{
+    while (at->message < t->to) {
+        const struct json *content = json_get(&t->messages->items[at->message], "content");
+        bool is_string = json_is(content, JSON_TYPE_STRING);
+        if (at->i < (is_string ? 1 : content->n)) {
+            at->block = is_string ? NULL : &content->items[at->i];
+            at->text = is_string ? content : NULL;
+            if (is_string)
+                snprintf(at->where, sizeof(at->where), "messages[%zu].content", at->message);
+            else
+                snprintf(at->where, sizeof(at->where), "messages[%zu].content[%zu]", at->message,
+                         at->i);
+            at->i++;
+            return true;
+        }
+        at->message++;
+        at->i = 0;
+    }
+    return false;
+}
+
+/* The text of the block at hand, or NULL and an error. */
+static const struct json *claude_text_at(struct claude *q, const struct claude_at *at)
+{
+    return at->block ? claude_text(q, at->block, at->where) : at->text;
+}
+
 /* --- messages --- */
 
 /* The name in the tool_use block of that id; NULL. */
@@ -140,25 +185,28 @@ static bool claude_write_result(struct claude *q, const struct json *block, cons
     return true;
 }
 
-/* The texts of a user's blocks, in parts; nothing where there are none. */
-static bool claude_write_user_texts(struct claude *q, const struct json *content, const char *where)
+static bool claude_is_at(const struct claude_at *at, const char *type)
 {
-    char at[64];
-    size_t n = 0;
-    for (size_t i = 0; i < content->n; i++)
-        n += !claude_is(&content->items[i], "tool_result");
-    if (n == 0 && content->n > 0)
+    return at->block && claude_is(at->block, type);
+}
+
+/* The texts of a user's blocks, in parts; nothing where there are none. */
+static bool claude_write_user_texts(struct claude *q, const struct claude_turn *turn)
+{
+    size_t n = 0, n_results = 0;
+    for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);)
+        *(claude_is_at(&at, "tool_result") ? &n_results : &n) += 1;
+    if (n == 0 && n_results > 0)
         return true;
     json_begin_object(&q->w);
     json_key(&q->w, "role");
     json_str(&q->w, "user");
     json_key(&q->w, "content");
     json_begin_array(&q->w);
-    for (size_t i = 0; i < content->n; i++) {
-        if (claude_is(&content->items[i], "tool_result"))
+    for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);) {
+        if (claude_is_at(&at, "tool_result"))
             continue;
-        snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
-        const struct json *s = claude_text(q, &content->items[i], at);
+        const struct json *s = claude_text_at(q, &at);
         if (!s)
             return false;
         json_begin_object(&q->w);
@@ -174,17 +222,12 @@ static bool claude_write_user_texts(struct claude *q, const struct json *content
 }
 
 /* Results of tools come first, wherever they stand: they belong to the calls before them. */
-static bool claude_write_user(struct claude *q, const struct json *content, const char *where)
+static bool claude_write_user(struct claude *q, const struct claude_turn *turn)
 {
-    char at[64];
-    for (size_t i = 0; i < content->n; i++) {
-        if (!claude_is(&content->items[i], "tool_result"))
-            continue;
-        snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
-        if (!claude_write_result(q, &content->items[i], at))
+    for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);)
+        if (claude_is_at(&at, "tool_result") && !claude_write_result(q, at.block, at.where))
             return false;
-    }
-    return claude_write_user_texts(q, content, where);
+    return claude_write_user_texts(q, turn);
 }
 
 static bool claude_write_call(struct claude *q, const struct json *block, const char *where)
@@ -219,19 +262,17 @@ struct claude_said {
     size_t n_texts, n_calls;
 };
 
-static bool claude_gather(struct claude *q, const struct json *content, const char *where,
+static bool claude_gather(struct claude *q, const struct claude_turn *turn,
                           struct claude_said *said)
 {
-    char at[64];
-    for (size_t i = 0; i < content->n; i++) {
-        const struct json *block = &content->items[i], *thinking = json_get(block, "thinking");
-        snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
-        if (claude_is(block, "thinking") && json_is(thinking, JSON_TYPE_STRING)) {
+    for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);) {
+        const struct json *thinking = at.block ? json_get(at.block, "thinking") : NULL;
+        if (claude_is_at(&at, "thinking") && json_is(thinking, JSON_TYPE_STRING)) {
             buf_add(&said->thinking, thinking->text, thinking->len);
-        } else if (claude_is(block, "tool_use")) {
+        } else if (claude_is_at(&at, "tool_use")) {
             said->n_calls++;
-        } else if (!claude_is(block, "redacted_thinking")) { /* nobody here can read it */
-            const struct json *s = claude_text(q, block, at);
+        } else if (!claude_is_at(&at, "redacted_thinking")) { /* nobody here can read it */
+            const struct json *s = claude_text_at(q, &at);
             if (!s)
                 return false;
             if (said->n_texts++ > 0)
@@ -242,10 +283,9 @@ static bool claude_gather(struct claude *q, const struct json *content, const ch
     return true;
 }
 
-static bool claude_write_said(struct claude *q, const struct json *content, const char *where,
+static bool claude_write_said(struct claude *q, const struct claude_turn *turn,
                               const struct claude_said *said)
 {
-    char at[64];
     json_begin_object(&q->w);
     json_key(&q->w, "role");
     json_str(&q->w, "assistant");
@@ -261,54 +301,65 @@ static bool claude_write_said(struct claude *q, const struct json *content, cons
     if (said->n_calls > 0) {
         json_key(&q->w, "tool_calls");
         json_begin_array(&q->w);
-        for (size_t i = 0; i < content->n; i++) {
-            snprintf(at, sizeof(at), "%.40s[%zu]", where, i);
-            if (claude_is(&content->items[i], "tool_use") &&
-                !claude_write_call(q, &content->items[i], at))
+        for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);)
+            if (claude_is_at(&at, "tool_use") && !claude_write_call(q, at.block, at.where))
                 return false;
-        }
         json_end_array(&q->w);
     }
     json_end_object(&q->w);
     return true;
 }
 
-static bool claude_write_assistant(struct claude *q, const struct json *content, const char *where)
+static bool claude_write_assistant(struct claude *q, const struct claude_turn *turn)
 {
     struct claude_said said = { 0 };
     buf_init(&said.text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     buf_init(&said.thinking, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
-    bool is_fine =
-        claude_gather(q, content, where, &said) && claude_write_said(q, content, where, &said);
+    bool is_fine = claude_gather(q, turn, &said) && claude_write_said(q, turn, &said);
     buf_release(&said.text);
     buf_release(&said.thinking);
     return is_fine;
 }
 
-static bool claude_write_message(struct claude *q, const struct json *message, size_t i)
+static bool claude_check_message(struct claude *q, const struct json *message, size_t i)
 {
     const struct json *content = json_get(message, "content"), *role = json_get(message, "role");
     char where[48];
     snprintf(where, sizeof(where), "messages[%zu]", i);
     if (!json_is(message, JSON_TYPE_OBJECT))
         return claude_refuse(q, where, "must be an object");
-    bool is_user = json_str_eq(role, "user"), is_system = json_str_eq(role, "system");
-    if (!is_user && !is_system && !json_str_eq(role, "assistant"))
+    if (!json_str_eq(role, "user") && !json_str_eq(role, "system") &&
+        !json_str_eq(role, "assistant"))
         return claude_refuse(q, where, "role must be user or assistant");
     snprintf(where, sizeof(where), "messages[%zu].content", i);
-    if (json_is(content, JSON_TYPE_ARRAY) && !is_system)
-        return is_user ? claude_write_user(q, content, where)
-                       : claude_write_assistant(q, content, where);
     if (!content || json_is(content, JSON_TYPE_NULL))
         return claude_refuse(q, where, "is missing: it must be a string or an array of blocks");
+    return json_is(content, JSON_TYPE_STRING) || json_is(content, JSON_TYPE_ARRAY) ||
+           claude_refuse(q, where, "must be a string or an array of blocks");
+}
+
+/* A message whose content is texts alone. */
+static bool claude_write_plain(struct claude *q, const struct json *message, size_t i)
+{
+    char where[48];
+    snprintf(where, sizeof(where), "messages[%zu].content", i);
     json_begin_object(&q->w);
     json_key(&q->w, "role");
-    json_value(&q->w, role);
+    json_value(&q->w, json_get(message, "role"));
     json_key(&q->w, "content");
-    if (!claude_write_texts(q, content, where, ""))
+    if (!claude_write_texts(q, json_get(message, "content"), where, ""))
         return false;
     json_end_object(&q->w);
     return true;
+}
+
+static bool claude_write_turn(struct claude *q, const struct claude_turn *turn)
+{
+    const struct json *first = &turn->messages->items[turn->from], *role = json_get(first, "role");
+    bool is_string = json_is(json_get(first, "content"), JSON_TYPE_STRING);
+    if (json_str_eq(role, "system") || (is_string && turn->to == turn->from + 1))
+        return claude_write_plain(q, first, turn->from);
+    return json_str_eq(role, "user") ? claude_write_user(q, turn) : claude_write_assistant(q, turn);
 }
 
 static bool claude_write_messages(struct claude *q)
@@ -321,8 +372,16 @@ static bool claude_write_messages(struct claude *q)
     if (!claude_write_system(q))
         return false;
     for (size_t i = 0; i < messages->n; i++)
-        if (!claude_write_message(q, &messages->items[i], i))
+        if (!claude_check_message(q, &messages->items[i], i))
             return false;
+    for (struct claude_turn t = { .messages = messages }; t.from < messages->n; t.from = t.to) {
+        const struct json *role = json_get(&messages->items[t.from], "role");
+        for (t.to = t.from + 1; t.to < messages->n && !json_str_eq(role, "system"); t.to++)
+            if (!json_str_eq(json_get(&messages->items[t.to], "role"), role->text))
+                break;
+        if (!claude_write_turn(q, &t))
+            return false;
+    }
     json_end_array(&q->w);
     return true;
 }

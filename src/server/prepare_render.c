@@ -3,6 +3,8 @@
 #include "server/messages.h"
 #include "server/prepare_int.h"
 
+#include <string.h>
+
 /* The program's own variables. */
 static bool prepare_own(const struct prepare_context *ctx, bool adds_generation_prompt,
                         struct json_doc *own, struct api_error *e)
@@ -35,9 +37,9 @@ static bool prepare_own(const struct prepare_context *ctx, bool adds_generation_
     return code == ERR_OK;
 }
 
-/* One attempt. *has_null: the messages hold a null content, which some templates cannot add to a string. */
+/* One attempt. */
 static bool prepare_render_once(const struct prepare_context *ctx, const struct json *body,
-                                unsigned flags, const struct json *own, bool *has_null,
+                                unsigned flags, const struct json *own, struct messages_seen *seen,
                                 struct template_output *out, struct api_error *e)
 {
     struct buf text;
@@ -45,7 +47,7 @@ static bool prepare_render_once(const struct prepare_context *ctx, const struct 
     struct err err;
     bool is_fine = false;
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
-    if (!messages_write(body, flags, &text, has_null, e))
+    if (!messages_write(body, flags, &text, seen, e))
         goto out;
     if (buf_check(&text, "messages", &err) != ERR_OK ||
         json_parse(&doc, text.data, text.len, LIMIT_JSON_VALUES, &err) != ERR_OK) {
@@ -73,20 +75,25 @@ bool prepare_render(const struct prepare_context *ctx, const struct json *body,
     struct json_doc own = { 0 };
     unsigned flags = switches[thinks] | (ctx->model->knows_developer ? MESSAGES_FLAG_DEVELOPER : 0);
     flags |= split_style_has_channels(&ctx->model->style) ? MESSAGES_FLAG_DEPTHS : 0;
-    bool has_null = false, is_fine = false;
+    struct messages_seen seen = { 0 };
+    bool is_fine = false;
     template_output_init(out, LIMIT_PROMPT_BYTES);
     if (!ctx->model->chat_template)
         return api_error_set(e, 400, "no_chat_template", NULL,
                              "this model has no chat template: use /v1/completions");
     if (!prepare_own(ctx, adds_generation_prompt, &own, e))
         return false;
-    is_fine = prepare_render_once(ctx, body, flags, &own.root, &has_null, out, e);
-    if (!is_fine && has_null) {
+    is_fine = prepare_render_once(ctx, body, flags, &own.root, &seen, out, e);
+    /* some templates cannot add null to a string, some want the turns of user and assistant to alternate */
+    const unsigned again[] = { seen.has_null ? MESSAGES_FLAG_NO_NULL : 0,
+                               seen.has_repeat ? MESSAGES_FLAG_MERGE | MESSAGES_FLAG_NO_NULL : 0 };
+    for (size_t i = 0; i < ARRAY_LEN(again) && !is_fine; i++) {
+        if (again[i] == 0 || !e->code || strcmp(e->code, "template_error") != 0)
+            continue;
         template_output_release(out);
         template_output_init(out, LIMIT_PROMPT_BYTES);
         e->status = 0;
-        is_fine = prepare_render_once(ctx, body, flags | MESSAGES_FLAG_NO_NULL, &own.root,
-                                      &has_null, out, e);
+        is_fine = prepare_render_once(ctx, body, flags | again[i], &own.root, &seen, out, e);
     }
     json_doc_release(&own);
     return is_fine;

@@ -195,6 +195,26 @@ def test_what_is_sent_reaches_the_prompt_in_order(server):
     assert count(server, anthropic_form, system=system) == server.post("/tokenize", {"messages": chat_form})[1]["count"]
 
 
+def test_turns_of_one_role_in_a_row_are_one(server):
+    """As if their blocks stood in one message; results of tools come first then, too."""
+    text = lambda t: {"type": "text", "text": t}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "A"}
+    call = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    said = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    split = [*user("a"), {"role": "user", "content": [text("b"), text("c")]}, *user("d"), {"role": "assistant", "content": [said, text("e")]},
+             {"role": "assistant", "content": "f"}, {"role": "assistant", "content": [call]}, *user("g"), {"role": "user", "content": [result, text("h")]}]
+    whole = [{"role": "user", "content": [text(t) for t in "abcd"]}, {"role": "assistant", "content": [said, text("e"), text("f"), call]},
+             {"role": "user", "content": [text("g"), result, text("h")]}]
+    chat_form = [{"role": "user", "content": "a\nb\nc\nd"},
+                 {"role": "assistant", "content": "e\nf", "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": {}}}]},
+                 {"role": "tool", "tool_call_id": "t1", "name": "f", "content": "A"}, {"role": "user", "content": "g\nh"}]
+    counts = count(server, split), count(server, whole), server.post("/tokenize", {"messages": chat_form})[1]["count"]
+    assert len(set(counts)) == 1, counts
+    assert post(server, [*user("!say no"), *user("!say yes")])[1]["content"][0]["text"] == "yes"
+    status, value = post(server, [*user("x"), {"role": "user", "content": [5]}])
+    assert status == 400 and "messages[1].content[0]" in value["error"]["message"]
+
+
 @pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": "A"}], None, ...])
 def test_results_may_be_empty(server, content):
     block = {"type": "tool_result", "tool_use_id": "t1", **({} if content is ... else {"content": content})}

@@ -24,7 +24,8 @@ struct world {
     const char *keys[8];
     long load_ms, load_fails, prepare_ms;
     const char *trace;
-    const char *style; /* text that the way of calling is inferred from */
+    const char *style;         /* text that the way of calling is inferred from */
+    const char *template_text; /* NULL: the vocabulary's own */
     struct tokenizer *tokenizer;
     struct template *chat_template;
 };
@@ -36,8 +37,9 @@ static enum err_code load(void *arg, struct server_model *out, struct err *err)
     if (w->load_fails)
         return err_set(err, ERR_NOT_FOUND, "no model, as asked");
     enum err_code code = byte_vocab_new(&w->tokenizer, err);
+    const char *text = w->template_text ? w->template_text : byte_vocab_template_text;
     if (code == ERR_OK)
-        code = byte_vocab_template(&w->chat_template, err);
+        code = template_parse("test", text, strlen(text), &w->chat_template, err);
     if (code != ERR_OK)
         return code;
     out->tokenizer = w->tokenizer;
@@ -142,6 +144,8 @@ static bool set_flag(struct world *w, char *arg)
         w->config.state_dir = eq + 1;
     else if (strcmp(name, "style") == 0)
         w->style = eq + 1;
+    else if (strcmp(name, "template") == 0)
+        w->template_text = eq + 1;
     else if (strcmp(name, "trace") == 0)
         w->trace = eq + 1;
     else if (strcmp(name, "port") == 0)
