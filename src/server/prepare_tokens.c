@@ -2,10 +2,33 @@
 #include "base/utf8.h"
 #include "server/prepare_int.h"
 
-static bool prepare_flag(const struct json *body, const char *name, bool otherwise)
+/* *out stays where the switch is absent or null. False: e. */
+static bool prepare_flag(const struct json *body, const char *name, bool *out, struct api_error *e)
 {
     const struct json *v = json_get_set(body, name);
-    return json_is(v, JSON_TYPE_BOOL) ? v->boolean : otherwise;
+    if (v && !json_is(v, JSON_TYPE_BOOL))
+        return api_error_set(e, 400, NULL, name, "%s: must be true or false", name);
+    *out = v ? v->boolean : *out;
+    return true;
+}
+
+struct tokenize_flags {
+    bool parse_special, add_special, add_special_tokens, add_generation_prompt;
+    bool with_pieces, return_token_strs;
+};
+
+static bool tokenize_read_flags(const struct json *body, struct tokenize_flags *f,
+                                struct api_error *e)
+{
+    *f = (struct tokenize_flags){ .parse_special = true,
+                                  .add_special_tokens = true,
+                                  .add_generation_prompt = true };
+    return prepare_flag(body, "parse_special", &f->parse_special, e) &&
+           prepare_flag(body, "add_special", &f->add_special, e) &&
+           prepare_flag(body, "add_special_tokens", &f->add_special_tokens, e) &&
+           prepare_flag(body, "add_generation_prompt", &f->add_generation_prompt, e) &&
+           prepare_flag(body, "with_pieces", &f->with_pieces, e) &&
+           prepare_flag(body, "return_token_strs", &f->return_token_strs, e);
 }
 
 /* The bytes of a token: text where they are text, else an array of numbers. */
@@ -23,17 +46,16 @@ static void prepare_write_piece(struct json_writer *w, const struct tokenizer *t
 }
 
 static void prepare_write_tokens(const struct prepare_context *ctx, const struct token_list *ids,
-                                 const struct json *body, struct buf *out)
+                                 const struct tokenize_flags *f, struct buf *out)
 {
     const struct tokenizer *t = ctx->model->tokenizer;
-    bool has_pieces = prepare_flag(body, "with_pieces", false);
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
     json_key(&w, "tokens");
     json_begin_array(&w);
     for (int32_t i = 0; i < ids->n; i++) {
-        if (!has_pieces) {
+        if (!f->with_pieces) {
             json_int(&w, ids->ids[i]);
             continue;
         }
@@ -49,7 +71,7 @@ static void prepare_write_tokens(const struct prepare_context *ctx, const struct
     json_int(&w, ids->n);
     json_key(&w, "max_model_len");
     json_int(&w, ctx->model->engine->info.n_ctx);
-    if (prepare_flag(body, "return_token_strs", false)) {
+    if (f->return_token_strs) {
         json_key(&w, "token_strs");
         json_begin_array(&w);
         for (int32_t i = 0; i < ids->n; i++) {
@@ -67,13 +89,13 @@ void prepare_tokenize(const struct prepare_context *ctx, const struct json *body
 {
     const struct json *text = json_get_set(body, "content");
     struct token_list ids;
+    struct tokenize_flags f;
     struct err err;
-    unsigned flags = prepare_flag(body, "parse_special", true) ? TOKENIZER_FLAG_SPECIAL : 0;
-    bool has_special = prepare_flag(body, "add_special", false);
-    if (!text) {
-        text = json_get_set(body, "prompt");
-        has_special = prepare_flag(body, "add_special_tokens", true);
-    }
+    if (!tokenize_read_flags(body, &f, &p->error))
+        return;
+    unsigned flags = f.parse_special ? TOKENIZER_FLAG_SPECIAL : 0;
+    bool has_special = text ? f.add_special : f.add_special_tokens;
+    text = text ? text : json_get_set(body, "prompt");
     flags |= has_special ? TOKENIZER_FLAG_BOS | TOKENIZER_FLAG_EOS : 0;
     token_list_init(&ids, prepare_max_tokens(ctx));
     if (json_is(text, JSON_TYPE_STRING)) {
@@ -84,12 +106,11 @@ void prepare_tokenize(const struct prepare_context *ctx, const struct json *body
         api_error_set(&p->error, 400, NULL, "content",
                       "content (or prompt): must be a string; or give messages");
     } else {
-        (void)prepare_chat_prompt(ctx, body, PREPARE_UNSET,
-                                  prepare_flag(body, "add_generation_prompt", true), &ids, NULL,
+        (void)prepare_chat_prompt(ctx, body, PREPARE_UNSET, f.add_generation_prompt, &ids, NULL,
                                   &p->error);
     }
     if (p->error.status == 0)
-        prepare_write_tokens(ctx, &ids, body, &p->reply);
+        prepare_write_tokens(ctx, &ids, &f, &p->reply);
     token_list_release(&ids);
 }
 
@@ -129,8 +150,10 @@ void prepare_apply_template(const struct prepare_context *ctx, const struct json
                             struct prepared *p)
 {
     struct template_output text;
-    if (prepare_render(ctx, body, PREPARE_UNSET, prepare_flag(body, "add_generation_prompt", true),
-                       &text, &p->error)) {
+    bool adds_prompt = true;
+    if (!prepare_flag(body, "add_generation_prompt", &adds_prompt, &p->error))
+        return;
+    if (prepare_render(ctx, body, PREPARE_UNSET, adds_prompt, &text, &p->error)) {
         struct json_writer w;
         json_writer_init(&w, &p->reply);
         json_begin_object(&w);

@@ -368,6 +368,14 @@ def test_tokenize_and_back(server):
     assert r["content"] == r["prompt"] == "aé<|im_end|>"
     for body in ({}, {"content": 5}, {"prompt": ["a"]}):
         assert server.post("/tokenize", body)[0] == 400
+    switches = ("parse_special", "add_special", "add_special_tokens", "with_pieces", "return_token_strs", "add_generation_prompt")
+    for name in switches:
+        for bad in ("true", 1, 0, [], {}):
+            status, r = server.post("/tokenize", {"content": "a", name: bad})
+            assert (status, r["error"]["param"]) == (400, name), r
+        assert server.post("/tokenize", {"content": "a", name: None})[0] == 200
+    status, r = server.post("/apply-template", {"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": "false"})
+    assert (status, r["error"]["param"]) == (400, "add_generation_prompt")
     for body in ({}, {"tokens": 5}, {"tokens": ["a"]}, {"tokens": [-1]}, {"tokens": [10**12]}):
         assert server.post("/detokenize", body)[0] == 400
 
