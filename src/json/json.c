@@ -26,6 +26,7 @@ struct json_builder {
     int depth;
     const char *key; /* of the value that comes next */
     size_t key_len;
+    const char *twice;
     bool is_full; /* out of the caller's bytes (or the system's) */
 };
 
@@ -161,22 +162,24 @@ static size_t json_member_index(const struct json_member *members, size_t n,
 }
 
 /* Squeeze duplicate keys out of members[0..n): first place, last value. Returns what is left. */
-static size_t json_dedupe(struct json_member *members, size_t n, enum mem_cat cat)
+static size_t json_dedupe(struct json_builder *b, struct json_member *members, size_t n)
 {
     size_t kept = 0;
     bool is_hashed = n > JSON_LINEAR_MEMBERS && n < INT32_MAX;
     struct map seen;
-    map_init(&seen, cat);
+    map_init(&seen, b->arena->cat);
     for (size_t i = 0; i < n; i++) {
         size_t at = kept;
         if (!is_hashed)
             at = json_member_index(members, kept, &members[i]);
         else if (!map_add(&seen, members[i].key, members[i].key_len, (int32_t)kept))
             at = (size_t)map_get(&seen, members[i].key, members[i].key_len);
-        if (at == kept)
+        if (at == kept) {
             members[kept++] = members[i];
-        else
+        } else {
             members[at].value = members[i].value;
+            b->twice = members[at].key;
+        }
     }
     map_release(&seen);
     return kept;
@@ -187,7 +190,7 @@ static int json_on_end_map(void *ctx)
     struct json_builder *b = ctx;
     size_t base = b->frames[--b->depth].base;
     struct json_member *members = b->stack + base;
-    size_t n = json_dedupe(members, b->n - base, b->arena->cat);
+    size_t n = json_dedupe(b, members, b->n - base);
     struct json *v = &b->stack[base - 1].value;
     v->members = arena_alloc(b->arena, n * sizeof(*members));
     if (!v->members) {
@@ -378,6 +381,7 @@ static enum err_code json_build(struct json_doc *doc, const char *text, size_t l
     enum err_code code = json_run(&b, text, len, err);
     if (!code)
         doc->root = b.stack[0].value;
+    doc->twice = b.twice;
     mem_free(doc->arena.cat, b.stack);
     return code;
 }

@@ -40,6 +40,7 @@ struct json_member {
 struct json_doc {
     struct json root;
     struct arena arena;
+    const char *twice; /* a key that its object holds more than once, or NULL */
 };
 
 /* Parse text[0..len). Release with json_doc_release (fine on a zeroed doc; after failure doc is zeroed).

@@ -70,10 +70,45 @@ static const struct tensor_rule gemma3_tensors[] = {
     { 0 },
 };
 
+static enum err_code gemma3_more(struct hf *h, struct err *err)
+{
+    int64_t period;
+    enum err_code code = hf_int(h, "sliding_window_pattern _sliding_window_pattern", 1, 1024,
+                                GEMMA3_PATTERN, &period, err);
+    return code ? code : hf_windows(h, period, err);
+}
+
+static const struct hf_name gemma3_names[] = {
+    { "model.norm.weight", "output_norm.weight", HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.self_attn.q_norm.weight", "blk.%d.attn_q_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.self_attn.k_norm.weight", "blk.%d.attn_k_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.post_attention_layernorm.weight", "blk.%d.post_attention_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.pre_feedforward_layernorm.weight", "blk.%d.ffn_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.post_feedforward_layernorm.weight", "blk.%d.post_ffw_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { 0 },
+};
+
+static const struct hf_map gemma3_hf[] = {
+    { .arch = "gemma3",
+      .names = "Gemma3ForCausalLM Gemma3ForConditionalGeneration gemma3_text gemma3",
+      .acts = "gelu_pytorch_tanh",
+      .has_layer_types = true,
+      .tensors = gemma3_names,
+      .more = gemma3_more },
+    { 0 },
+};
+
 const struct model_family family_gemma3 = {
     .name = "gemma3",
     .archs = (const char *const[]){ "gemma3", NULL },
     .parse = gemma3_parse,
     .tensors = gemma3_tensors,
     .step = block_step_both_norms,
+    .hf = gemma3_hf,
 };

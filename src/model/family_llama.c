@@ -46,10 +46,30 @@ static const struct tensor_rule llama_tensors[] = {
     { 0 },
 };
 
+static enum err_code llama_more(struct hf *h, struct err *err)
+{
+    int64_t window, n_ctx;
+    enum err_code code = hf_int(h, "sliding_window", 1, INT32_MAX, INT32_MAX, &window, err);
+    if (!code)
+        code = hf_int(h, "max_position_embeddings", 1, INT32_MAX, INT32_MAX, &n_ctx, err);
+    if (!code && window < n_ctx)
+        code = hf_set_int(h, "attention.sliding_window", window, err);
+    return code;
+}
+
+static const struct hf_map llama_hf[] = {
+    { .arch = "llama",
+      .names = "LlamaForCausalLM MistralForCausalLM MistralModel LlamaModel llama mistral",
+      .is_permuted = true,
+      .more = llama_more },
+    { 0 },
+};
+
 const struct model_family family_llama = {
     .name = "llama",
     .archs = (const char *const[]){ "llama", NULL },
     .parse = llama_parse,
     .tensors = llama_tensors,
     .step = block_step_pre_norm,
+    .hf = llama_hf,
 };

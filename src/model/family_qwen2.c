@@ -30,10 +30,30 @@ static const struct tensor_rule qwen2_tensors[] = {
     { 0 },
 };
 
+static enum err_code qwen2_more(struct hf *h, struct err *err)
+{
+    bool has_window;
+    enum err_code code = hf_bool(h, "use_sliding_window", false, &has_window, err);
+    if (!code && has_window)
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "config.json: use_sliding_window: qwen2 models with a window are not "
+                       "supported");
+    return code;
+}
+
+static const struct hf_map qwen2_hf[] = {
+    { .arch = "qwen2",
+      .names = "Qwen2ForCausalLM Qwen2Model Qwen2VLForConditionalGeneration "
+               "Qwen2_5_VLForConditionalGeneration qwen2",
+      .more = qwen2_more },
+    { 0 },
+};
+
 const struct model_family family_qwen2 = {
     .name = "qwen2",
     .archs = (const char *const[]){ "qwen2", NULL },
     .parse = qwen2_parse,
     .tensors = qwen2_tensors,
     .step = block_step_pre_norm,
+    .hf = qwen2_hf,
 };

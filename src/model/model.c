@@ -119,7 +119,10 @@ enum err_code model_parse_windows(const struct weights *w, struct model *m, int6
 enum err_code model_load(const struct model_load_options *o, struct model **out, struct err *err)
 {
     const char *arch;
-    enum err_code code = weights_str(o->weights, "general.architecture", &arch, err);
+    enum err_code code = model_adapt(o->weights, err);
+    if (code)
+        return code;
+    code = weights_str(o->weights, "general.architecture", &arch, err);
     if (code)
         return code;
     const struct model_family *family = model_family_find(arch);

@@ -96,11 +96,15 @@ struct model_step {
     struct tensor x, h; /* private to block.c: residual stream and the current branch */
 };
 
-/* Load every tensor of the file. on_tensor (may be NULL) is told of progress: tensors done and all.
+/* Give an opened Hugging Face directory the keys and tensor names that GGUF has; nothing happens to a GGUF file, or the second time.
+ * Errors: ERR_UNSUPPORTED - architecture, activation, rope type (names them); ERR_INVALID - config.json; ERR_NOMEM. */
+enum err_code model_adapt(struct weights *w, struct err *err) MUST_CHECK;
+
+/* Load every tensor of the file (after model_adapt). on_tensor (may be NULL) is told of progress: tensors done and all.
  * Errors: ERR_UNSUPPORTED - architecture, a scaling kind, a tensor type; ERR_INVALID - a tensor is missing, has a wrong shape, is
  * not used, or holds non-finite values (names it); ERR_NOMEM. */
 struct model_load_options {
-    const struct weights *weights;
+    struct weights *weights;
     struct backend *be;
     void (*on_tensor)(void *ctx, int32_t done, int32_t all);
     void *ctx;

@@ -2,6 +2,7 @@
 #ifndef PLUMB_MODEL_MODEL_INT_H
 #define PLUMB_MODEL_MODEL_INT_H
 
+#include "model/hf.h"
 #include "model/model.h"
 
 /* --- descriptors --- */
@@ -40,6 +41,8 @@ struct model_family {
     enum err_code (*parse)(const struct weights *w, struct model *m, struct err *err);
     const struct tensor_rule *tensors; /* ends with name NULL */
     void (*step)(const struct model *m, struct model_step *st);
+    const struct hf_map
+        *hf; /* the directories that are of this family, ended by arch NULL; NULL = none */
 };
 
 const struct model_family *model_family_find(const char *arch); /* NULL = unknown */

@@ -56,6 +56,10 @@ enum dtype {
     DTYPE_MLX5,
     DTYPE_MLX6,
     DTYPE_MLX8,
+    DTYPE_U8, /* known by size, as above */
+    DTYPE_U16,
+    DTYPE_U32,
+    DTYPE_U64,
     DTYPE_COUNT
 };
 

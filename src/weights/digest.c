@@ -81,6 +81,10 @@ void weights_digest(const struct weights *w, char out[65])
         digest_string(md, key, strlen(key));
         digest_value(md, v);
     }
+    for (int i = 0; i < WEIGHTS_TEXTS;
+         i++) /* the vocabulary of a directory is none of its metadata */
+        if (w->texts[i].text.data)
+            digest_string(md, w->texts[i].text.data, w->texts[i].text.len);
     for (int32_t i = 0; i < w->n_tensors; i++)
         digest_tensor(md, &w->tensors[i]);
     BUG_ON(EVP_DigestFinal_ex(md, sum, NULL) != 1);

@@ -139,10 +139,7 @@ static enum err_code gguf_name(struct gguf_reader *r, const char *what, size_t m
         return code;
     if (out->len == 0 || out->len > max)
         return err_set(err, ERR_INVALID, "%s has %zu bytes, want 1 to %zu", what, out->len, max);
-    bool is_plain = utf8_is_valid(out->data, out->len);
-    for (size_t i = 0; i < out->len && is_plain; i++)
-        is_plain = (unsigned char)out->data[i] >= 0x20 && out->data[i] != 0x7F;
-    if (!is_plain)
+    if (!meta_name_is_clean(out->data, out->len))
         return err_set(err, ERR_INVALID, "%s %s is not UTF-8 without control characters", what,
                        meta_quote(quoted, out->data, out->len));
     out->data = arena_strndup(r->arena, out->data, out->len);
@@ -371,30 +368,15 @@ static enum err_code gguf_tensor(struct gguf_reader *r, size_t alignment, struct
                 : ERR_OK;
 }
 
-/* Grow w->tensors by n; w->n_tensors counts those that are read. */
-static enum err_code gguf_reserve(struct weights *w, const struct gguf_reader *r, uint64_t n,
-                                  struct err *err)
-{
-    if (n > (uint64_t)(WEIGHTS_TENSORS_MAX - w->n_tensors) || n > gguf_left(r) / GGUF_TENSOR_MIN)
-        return err_set(err, ERR_INVALID,
-                       "the header tells of %" PRIu64 " tensors: at most %d, and %zu fit the file",
-                       n, WEIGHTS_TENSORS_MAX, gguf_left(r) / GGUF_TENSOR_MIN);
-    struct weights_tensor *all =
-        mem_try_array(MEM_CAT_WEIGHTS, (size_t)w->n_tensors + (size_t)n, sizeof(*all));
-    if (!all)
-        return err_set(err, ERR_NOMEM, "no memory for %" PRIu64 " tensors", n);
-    if (w->n_tensors)
-        memcpy(all, w->tensors, (size_t)w->n_tensors * sizeof(*all));
-    mem_free(MEM_CAT_WEIGHTS, w->tensors);
-    w->tensors = all;
-    return ERR_OK;
-}
-
 static enum err_code gguf_tensors(struct weights *w, struct gguf_reader *r, int file_i, uint64_t n,
                                   struct err *err)
 {
     char quoted[META_QUOTE_MAX];
-    enum err_code code = gguf_reserve(w, r, n, err);
+    if (n > gguf_left(r) / GGUF_TENSOR_MIN)
+        return err_set(err, ERR_INVALID,
+                       "the header tells of %" PRIu64 " tensors: at most %d, and %zu fit the file",
+                       n, WEIGHTS_TENSORS_MAX, gguf_left(r) / GGUF_TENSOR_MIN);
+    enum err_code code = weights_reserve(w, n, err);
     if (code)
         return code;
     for (uint64_t i = 0; i < n; i++) {
@@ -410,16 +392,6 @@ static enum err_code gguf_tensors(struct weights *w, struct gguf_reader *r, int 
     return ERR_OK;
 }
 
-static int gguf_by_offset(const void *a, const void *b)
-{
-    const struct weights_tensor *x = *(const struct weights_tensor *const *)a;
-    const struct weights_tensor *y = *(const struct weights_tensor *const *)b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return (x > y) -
-           (x < y); /* at one place: in file order, so that the message is always the same */
-}
-
 static enum err_code gguf_check_overlap(struct weights_tensor *tensors, int32_t n, struct err *err)
 {
     const struct weights_tensor **order = mem_try_array(MEM_CAT_WEIGHTS, (size_t)n, sizeof(*order));
@@ -428,7 +400,7 @@ static enum err_code gguf_check_overlap(struct weights_tensor *tensors, int32_t 
         return err_set(err, ERR_NOMEM, "no memory to sort %d tensors", n);
     for (int32_t i = 0; i < n; i++)
         order[i] = &tensors[i];
-    qsort(order, (size_t)n, sizeof(*order), gguf_by_offset);
+    qsort(order, (size_t)n, sizeof(*order), weights_by_offset);
     for (int32_t i = 1; i < n && !code; i++)
         if (order[i]->offset < order[i - 1]->offset + order[i - 1]->bytes)
             code = err_set(err, ERR_INVALID, "tensor '%s' at byte %" PRIu64 " overlaps '%s'",

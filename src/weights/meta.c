@@ -96,3 +96,11 @@ const char *meta_quote(char out[META_QUOTE_MAX], const char *s, size_t n)
     snprintf(out + pos, META_QUOTE_MAX - pos, "%s'", i < n ? "..." : "");
     return out;
 }
+
+bool meta_name_is_clean(const char *s, size_t n)
+{
+    bool is_clean = utf8_is_valid(s, n);
+    for (size_t i = 0; i < n && is_clean; i++)
+        is_clean = (unsigned char)s[i] >= 0x20 && s[i] != 0x7F;
+    return is_clean;
+}

@@ -13,7 +13,7 @@
 
 /* --- open and close --- */
 
-static struct weights *weights_new(int n_files)
+struct weights *weights_new(int n_files)
 {
     struct weights *w = mem_try(MEM_CAT_WEIGHTS, sizeof(*w));
     if (!w)
@@ -45,6 +45,8 @@ void weights_close(struct weights *w)
         return;
     for (int i = 0; i < w->n_files; i++)
         weights_file_release(&w->files[i]);
+    for (int i = 0; i < WEIGHTS_TEXTS; i++)
+        file_map_close(&w->texts[i].map);
     mem_free(MEM_CAT_WEIGHTS, w->files);
     mem_free(MEM_CAT_WEIGHTS, w->tensors);
     map_release(&w->names);
@@ -67,8 +69,8 @@ static enum err_code weights_grow_files(struct weights *w, int n, struct err *er
     return ERR_OK;
 }
 
-static enum err_code weights_read(struct weights *w, int i, const struct weights_image *image,
-                                  struct err *err)
+enum err_code weights_read(struct weights *w, int i, const struct weights_image *image,
+                           struct err *err)
 {
     struct weights_file *f = &w->files[i];
     size_t n = strlen(image->name);
@@ -80,10 +82,10 @@ static enum err_code weights_read(struct weights *w, int i, const struct weights
     size_t room = WEIGHTS_ARENA_MAX - w->arena.max;
     w->arena.max +=
         image->size < room / WEIGHTS_ARENA_FACTOR ? image->size * WEIGHTS_ARENA_FACTOR : room;
-    return gguf_read(w, i, err);
+    return w->is_dir ? safetensors_read(w, i, err) : gguf_read(w, i, err);
 }
 
-static enum err_code weights_read_path(struct weights *w, int i, const char *path, struct err *err)
+enum err_code weights_read_path(struct weights *w, int i, const char *path, struct err *err)
 {
     struct weights_file *f = &w->files[i];
     enum err_code code = file_map_open(&f->map, path, err);
@@ -190,6 +192,8 @@ static enum err_code weights_read_parts(struct weights *w, int n, struct err *er
 enum err_code weights_open(const char *path, struct weights **out, struct err *err)
 {
     int n;
+    if (dir_is_model(path))
+        return dir_open(path, out, err);
     struct weights *w = weights_new(1);
     if (!w)
         return err_set(err, ERR_NOMEM, "%s: no memory to open it", path);
@@ -229,6 +233,32 @@ enum err_code weights_open_images(const struct weights_image *images, int n, str
     return code;
 }
 
+enum err_code weights_reserve(struct weights *w, uint64_t n, struct err *err)
+{
+    if (n > (uint64_t)(WEIGHTS_TENSORS_MAX - w->n_tensors))
+        return err_set(err, ERR_INVALID, "%" PRIu64 " tensors: at most %d in all files", n,
+                       WEIGHTS_TENSORS_MAX);
+    struct weights_tensor *all =
+        mem_try_array(MEM_CAT_WEIGHTS, (size_t)w->n_tensors + (size_t)n, sizeof(*all));
+    if (!all)
+        return err_set(err, ERR_NOMEM, "no memory for %" PRIu64 " tensors", n);
+    if (w->n_tensors)
+        memcpy(all, w->tensors, (size_t)w->n_tensors * sizeof(*all));
+    mem_free(MEM_CAT_WEIGHTS, w->tensors);
+    w->tensors = all;
+    return ERR_OK;
+}
+
+int weights_by_offset(const void *a, const void *b)
+{
+    const struct weights_tensor *x = *(const struct weights_tensor *const *)a;
+    const struct weights_tensor *y = *(const struct weights_tensor *const *)b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x > y) -
+           (x < y); /* at one place: in file order, so that the message is always the same */
+}
+
 /* --- what was found --- */
 
 int weights_gguf_version(const struct weights *w)
@@ -238,7 +268,7 @@ int weights_gguf_version(const struct weights *w)
 
 size_t weights_alignment(const struct weights *w)
 {
-    return w->files[0].alignment;
+    return w->is_dir ? 1 : w->files[0].alignment;
 }
 
 int weights_n_files(const struct weights *w)

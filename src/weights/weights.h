@@ -23,7 +23,8 @@ struct weights_tensor {
     int n_dims; /* 1..WEIGHTS_DIMS_MAX */
     /* Each >= 1. shape[0] is the contiguous one (GGUF order) and a multiple of the type's block; unused ones are 1. */
     int64_t shape[WEIGHTS_DIMS_MAX];
-    const uint8_t *data; /* 8-byte aligned, inside its file, overlaps no other tensor */
+    const uint8_t
+        *data; /* inside its file, overlaps no other tensor; of GGUF 8-byte aligned, else any */
     size_t bytes;
     struct scales scales; /* of types with has_scales: inside the files too. Else zeroed */
     int file_i;           /* which of the split files */
@@ -74,15 +75,25 @@ const char *meta_type_name(enum meta_type type);
 /* Element i of an array as a value of its own. Need: v is an array and i < n. */
 void meta_array_at(const struct meta_value *v, uint64_t i, struct meta_value *out);
 
-/* Open a GGUF file (v2, v3; the first of a split set opens them all, their metadata is the first file's).
+/* Open a GGUF file (v2, v3; the first of a split set opens them all, their metadata is the first file's), or a directory as Hugging
+ * Face lays it out: config.json and *.safetensors, with model.safetensors.index.json where there are several (a path to one of
+ * these files means its directory; one to a single tensor file that one). Metadata of a directory: the values of config.json as
+ * "config.KEY" ("config.rope_scaling.factor"; null is absent), of generation_config.json as "generation_config.KEY". Tensors
+ * keep their names; model.h gives them GGUF's.
  * The file must not shrink while it is open: pages that are gone raise SIGBUS.
  * Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID (names key or tensor, value and limit), ERR_UNSUPPORTED (type or version),
  * ERR_NOMEM. On error *out is untouched. */
 enum err_code weights_open(const char *path, struct weights **out, struct err *err) MUST_CHECK;
 void weights_close(struct weights *w); /* w may be NULL */
 
-int weights_gguf_version(const struct weights *w); /* of the first file */
-size_t weights_alignment(const struct weights *w); /* of the first file's tensor data, bytes */
+bool weights_is_dir(const struct weights *w);
+/* A text beside a directory's tensors: "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+ * "chat_template.jinja", "chat_template.json", "config.json", "generation_config.json". Borrowed; data is NULL where absent. */
+struct meta_str weights_text(const struct weights *w, const char *name);
+
+int weights_gguf_version(const struct weights *w); /* of the first file; 0 = a directory */
+size_t weights_alignment(
+    const struct weights *w); /* of the first file's tensor data, bytes; 1 = a directory */
 int weights_n_files(const struct weights *w);
 const char *weights_file_path(const struct weights *w, int i);
 size_t weights_file_bytes(const struct weights *w, int i);

@@ -1,0 +1,98 @@
+/* hf.h - Hugging Face directories in GGUF's words: what a family says about its config.json and its tensors' names.
+ *
+ * A family is written against GGUF alone. When a directory is loaded, hf.c finds the map whose `names` hold config.json's
+ * architectures[0] (or its model_type), gives the weights the keys and tensor names that the published converter would write, and
+ * loading goes on as from a file. Rows of tables say what is a rule; `more` and `tensor` what is not. */
+#ifndef PLUMB_MODEL_HF_H
+#define PLUMB_MODEL_HF_H
+
+#include "weights/weights_edit.h"
+
+enum hf_transform {
+    HF_TRANSFORM_NONE,
+    HF_TRANSFORM_ADD_ONE, /* vector: x + 1 (norms of gemma) */
+    HF_TRANSFORM_NEG_EXP, /* vector: -exp(x) (A_log of state layers) */
+    HF_TRANSFORM_SQUEEZE, /* dimensions of 1 are left out ([C][1][K] convolutions) */
+    HF_TRANSFORM_DROP,    /* known and not needed */
+};
+
+/* One name. %d stands for a number; the n-th of hf is the n-th of gguf. */
+struct hf_name {
+    const char *hf;   /* as in a text-only checkpoint: "model.layers.%d.self_attn.q_proj.weight" */
+    const char *gguf; /* "blk.%d.attn_q.weight" */
+    enum hf_transform transform;
+};
+
+/* One value of config.json that becomes the key ARCH.gguf. Paths with dots lead into objects. */
+struct hf_key {
+    const char *hf, *gguf;
+};
+
+struct hf {
+    struct weights *w;
+    const struct hf_map *map;
+    /* private to hf.c: the tensors so far */
+    struct weights_tensor *tensors;
+    int32_t n, cap;
+    bool is_generator; /* the architecture has a vocabulary head */
+};
+
+/* The tables end with a row of NULL. What is common to most families stands in hf.c and is looked at after a family's own. */
+struct hf_map {
+    const char *arch;  /* what general.architecture would be */
+    const char *names; /* architectures[0] and model_type values, blanks between */
+    const char *acts;  /* spellings of the family's activation, blanks between; NULL = silu */
+    /* GGUF has the rows of q and k permuted so that rotary pairs are neighbours; the directory has them half a head apart. */
+    bool is_permuted;
+    bool has_layer_types; /* `more` reads layer_types; else all must be full_attention */
+    const struct hf_name *tensors;
+    const struct hf_key *keys;
+    const char *const
+        *ignored; /* prefixes of tensors that are not loaded; NULL ends; may be NULL */
+    enum err_code (*more)(struct hf *h,
+                          struct err *err); /* keys that no table can say; may be NULL */
+    /* A tensor under its text-only name, before the tables: sets *is_done where it was taken (hf_emit). May be NULL. */
+    enum err_code (*tensor)(struct hf *h, const struct weights_tensor *t, const char *name,
+                            bool *is_done, struct err *err);
+};
+
+/* config.json's value at the path, of text_config where there is one; NULL if absent or null. */
+const struct meta_value *hf_config(const struct hf *h, const char *path);
+/* The first of the paths (blanks between) that is there, as a number or text; the fallback where none is.
+ * Errors: ERR_INVALID - another type or range, named. */
+enum err_code hf_int(const struct hf *h, const char *paths, int64_t min, int64_t max,
+                     int64_t fallback, int64_t *out, struct err *err) MUST_CHECK;
+enum err_code hf_float(const struct hf *h, const char *paths, double fallback, double *out,
+                       struct err *err) MUST_CHECK;
+enum err_code hf_bool(const struct hf *h, const char *paths, bool fallback, bool *out,
+                      struct err *err) MUST_CHECK;
+enum err_code hf_str(const struct hf *h, const char *paths, const char *fallback, const char **out,
+                     struct err *err) MUST_CHECK;
+/* Whether layer i of layer_types is of the kind given; fallback where there is no such list.
+ * Errors: ERR_INVALID - the list is too short or not of strings. */
+enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback, bool *out,
+                          struct err *err) MUST_CHECK;
+
+/* attention.sliding_window, and attention.sliding_window_pattern (1 = the layer has the window) from layer_types, without it all
+ * but every period-th (1: none). */
+enum err_code hf_windows(struct hf *h, int64_t period, struct err *err) MUST_CHECK;
+
+/* Set ARCH.name. */
+enum err_code hf_set_int(struct hf *h, const char *name, int64_t v, struct err *err) MUST_CHECK;
+enum err_code hf_set_float(struct hf *h, const char *name, double v, struct err *err) MUST_CHECK;
+enum err_code hf_set_bool(struct hf *h, const char *name, bool v, struct err *err) MUST_CHECK;
+enum err_code hf_set_str(struct hf *h, const char *name, const char *v, struct err *err) MUST_CHECK;
+enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
+                          struct err *err) MUST_CHECK;
+
+/* Give the model a tensor: *t under a name of GGUF's (copied). */
+enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *name,
+                      enum hf_transform transform, struct err *err) MUST_CHECK;
+/* Give it a vector of our own making (copied). */
+enum err_code hf_emit_vector(struct hf *h, const char *name, const float *v, int64_t n,
+                             struct err *err) MUST_CHECK;
+
+/* rotary keys and tensors (hf_rope.c). */
+enum err_code hf_rope(struct hf *h, struct err *err) MUST_CHECK;
+
+#endif
