@@ -18,6 +18,11 @@ void block_norm(const struct model *m, struct model_step *st, const float *w)
     ops_rms_norm(m->be, st->h, st->x, w, (int)m->width, m->eps);
 }
 
+void block_layer_norm(const struct model *m, struct model_step *st, const float *w, const float *b)
+{
+    ops_layer_norm(m->be, st->h, st->x, w, b, m->eps);
+}
+
 void block_post_norm(const struct model *m, struct model_step *st, const float *w)
 {
     ops_rms_norm(m->be, st->h, st->h, w, (int)m->width, m->eps);
@@ -40,7 +45,9 @@ void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
  * its tensors, so the flags so far are fetched first. */
 static void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
 {
-    ops_failed(m->be, st->failed);
+    ops_failed(m->be, st->flags);
+    memset(st->scratch->out_failed, 0, (size_t)st->n_out);
+    st->flags = st->scratch->out_failed;
     ops_begin(m->be, st->n_out);
     struct tensor att_out = tensor_of(st->scratch->att_out, st->n_out, att->cols);
     struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, m->width);
@@ -106,18 +113,36 @@ void block_ffn(const struct model *m, struct model_step *st, const struct model_
 void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,
                   struct tensor x)
 {
+    if (l->router) {
+        block_moe(m, st, l, x);
+        return;
+    }
     struct tensor gate = tensor_of(st->scratch->gate, st->h.rows, m->n_ff);
     struct tensor up = tensor_of(st->scratch->up, st->h.rows, m->n_ff);
-    ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, x,
-                    (const struct weight *const[]){ l->w_gate, l->w_up });
-    ops_glu(m->be, gate, gate, up, m->glu);
+    if (l->w_gate) {
+        ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, x,
+                        (const struct weight *const[]){ l->w_gate, l->w_up });
+        ops_glu(m->be, gate, gate, up, m->glu);
+    } else {
+        gate = up;
+        ops_linear(m->be, gate, x, l->w_up);
+        if (l->b_up)
+            ops_add_bias(m->be, gate, l->b_up);
+        ops_act(m->be, gate, m->glu);
+    }
     ops_linear(m->be, st->h, gate, l->w_down);
+    if (l->b_down)
+        ops_add_bias(m->be, st->h, l->b_down);
 }
 
 void block_head(const struct model *m, struct model_step *st)
 {
     struct tensor logits = tensor_of(st->scratch->logits, st->n_out, m->n_vocab);
-    block_norm(m, st, m->out_norm);
+    st->h = tensor_of(st->scratch->h, st->n_out, m->width); /* where the runner looks */
+    if (m->out_norm_b)
+        block_layer_norm(m, st, m->out_norm, m->out_norm_b);
+    else
+        block_norm(m, st, m->out_norm);
     ops_linear(m->be, logits, st->h, m->head);
     if (m->logit_scale != 1)
         ops_scale(m->be, logits, m->logit_scale);
@@ -125,16 +150,26 @@ void block_head(const struct model *m, struct model_step *st)
         ops_softcap(m->be, logits, m->logit_softcap);
 }
 
+/* The norm before a branch, of the kind that the model has. */
+static void block_branch_norm(const struct model *m, struct model_step *st, const float *w,
+                              const float *b)
+{
+    if (b)
+        block_layer_norm(m, st, w, b);
+    else
+        block_norm(m, st, w);
+}
+
 void block_step_pre_norm(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
     for (int i = 0; i < m->n_layers; i++) {
         const struct model_layer *l = &m->layers[i];
-        block_norm(m, st, l->attn_norm);
+        block_branch_norm(m, st, l->attn_norm, l->attn_norm_b);
         if (!block_attn(m, st, i))
             return;
         block_add(m, st);
-        block_norm(m, st, l->ffn_norm);
+        block_branch_norm(m, st, l->ffn_norm, l->ffn_norm_b);
         block_ffn(m, st, l);
         block_add(m, st);
         block_layer_end(m, st, i);
@@ -166,14 +201,10 @@ void model_step_run(const struct model *m, struct model_step *st)
     struct model_scratch *s = st->scratch;
     BUG_ON(st->n_rows < 1 || st->n_rows > s->max_rows || st->n_out < 0 || st->n_out > s->max_out);
     memset(st->failed, 0, (size_t)st->n_rows);
+    st->flags = st->failed;
     ops_begin(m->be, st->n_rows);
     m->family->step(m, st);
-    if (st->n_out == 0 || st->n_out == st->n_rows) {
-        ops_failed(m->be, st->failed);
-        return;
-    }
-    memset(s->out_failed, 0, (size_t)st->n_out);
-    ops_failed(m->be, s->out_failed);
-    for (int i = 0; i < st->n_out; i++)
-        st->failed[st->out_rows[i]] |= s->out_failed[i];
+    ops_failed(m->be, st->flags);
+    for (int i = 0; i < st->n_out && st->flags != st->failed; i++)
+        st->failed[st->out_rows[i]] |= st->flags[i];
 }

@@ -1,4 +1,4 @@
-/* family_llama.c - Llama 1 to 3.2 and the many models of the same shape (SmolLM, TinyLlama, Mistral 7B, ...).
+/* family_llama.c - Llama 1 to 3.2 and the many models of the same shape (SmolLM, TinyLlama, Mistral, Mixtral, ...).
  * Touvron et al. 2023. GGUF files hold q and k permuted so that rotary pairs are neighbours. */
 #include "model/model_int.h"
 
@@ -7,15 +7,10 @@ static enum err_code llama_parse(const struct weights *w, struct model *m, struc
     static const struct model_rope_spec rope = {
         .kind = ROPE_KIND_NORMAL, .base_key = "rope.freq_base", .base = 10000, .is_scaled = true
     };
-    int64_t n_experts = 0;
-    char key[128];
-    enum err_code code =
-        weights_int_or(w, model_key(m, "expert_count", key), 0, 1 << 20, 0, &n_experts, err);
-    if (!code && n_experts > 0)
-        code = err_set(err, ERR_UNSUPPORTED, "%s: %lld; mixtures of experts are not supported yet",
-                       key, (long long)n_experts);
+    enum err_code code = model_parse_common(w, m, err);
+    m->route.is_normed = true;
     if (!code)
-        code = model_parse_common(w, m, err);
+        code = model_parse_experts(w, m, err);
     if (!code)
         code = model_parse_rope(w, m, &rope, err);
     return code ? code : model_parse_windows(w, m, 0, 0, err); /* Mistral 7B 0.1: every layer */
@@ -40,9 +35,13 @@ static const struct tensor_rule llama_tensors[] = {
     { "blk.%d.attn_rot_embd.weight", NULL, TENSOR_KIND_PARSED,
       TENSOR_FLAG_LAYER | TENSOR_FLAG_OPTIONAL, 0 },
     RULE_LAYER("ffn_norm.weight", "[D]", VECTOR, 0, ffn_norm),
-    RULE_LAYER("ffn_gate.weight", "[F][D]", MATRIX, 0, w_gate),
-    RULE_LAYER("ffn_up.weight", "[F][D]", MATRIX, 0, w_up),
-    RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, 0, w_down),
+    RULE_LAYER("ffn_gate.weight", "[F][D]", MATRIX, TENSOR_FLAG_DENSE, w_gate),
+    RULE_LAYER("ffn_up.weight", "[F][D]", MATRIX, TENSOR_FLAG_DENSE, w_up),
+    RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, TENSOR_FLAG_DENSE, w_down),
+    RULE_LAYER("ffn_gate_inp.weight", "[E][D]", MATRIX, TENSOR_FLAG_MOE, router),
+    RULE_LAYER("ffn_gate_exps.weight", "[E][X][D]", EXPERTS, TENSOR_FLAG_MOE, w_gate_e),
+    RULE_LAYER("ffn_up_exps.weight", "[E][X][D]", EXPERTS, TENSOR_FLAG_MOE, w_up_e),
+    RULE_LAYER("ffn_down_exps.weight", "[E][D][X]", EXPERTS, TENSOR_FLAG_MOE, w_down_e),
     { 0 },
 };
 

@@ -324,6 +324,8 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
                                      const struct tensor_rule *rule, struct err *err)
 {
     char name[MODEL_NAME_MAX];
+    if (rule->flags & (m->n_experts ? TENSOR_FLAG_DENSE : TENSOR_FLAG_MOE))
+        return ERR_OK;
     if (!(rule->flags & TENSOR_FLAG_LAYER))
         return model_load_tensor(m, ld, rule, rule->name, m, err);
     const char *rest = strstr(rule->name, "%d") + 2;

@@ -65,8 +65,11 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
         code = err_set(err, ERR_INVALID, "%s: a head of %lld is not in [2, %d]", m->arch,
                        (long long)m->head_dim, BACKEND_HEAD_DIM_MAX);
     if (!code)
-        code = weights_float_or(w, model_key(m, "attention.layer_norm_rms_epsilon", key), 1e-5,
-                                &eps, err);
+        code =
+            weights_float_or(w, model_key(m, "attention.layer_norm_epsilon", key), 1e-5, &eps, err);
+    if (!code)
+        code = weights_float_or(w, model_key(m, "attention.layer_norm_rms_epsilon", key), eps, &eps,
+                                err);
     if (!code && !(eps >= 0 && eps < 1))
         code = err_set(err, ERR_INVALID, "%s: %g is not in [0, 1)", key, eps);
     if (code)
@@ -88,6 +91,37 @@ enum err_code model_parse_scale(const struct weights *w, const struct model *m, 
     if (!code && !(v > 0 && v <= 1e6))
         code = err_set(err, ERR_INVALID, "%s: %g is not in (0, 1e6]", key, v);
     *out = code ? fallback : (float)v;
+    return code;
+}
+
+enum err_code model_parse_experts(const struct weights *w, struct model *m, struct err *err)
+{
+    /* numbers of the key expert_gating_func */
+    static const enum route_kind kinds[] = { ROUTE_KIND_SOFTMAX, ROUTE_KIND_SIGMOID,
+                                             ROUTE_KIND_SOFTMAX_USED };
+    char key[128];
+    int64_t used = 0, gating = 0;
+    if (!weights_meta(w, model_key(m, "expert_count", key)))
+        return ERR_OK;
+    enum err_code code = weights_int(w, key, 0, BACKEND_EXPERTS_MAX, &m->n_experts, err);
+    if (code || m->n_experts == 0)
+        return code;
+    code = weights_int(w, model_key(m, "expert_used_count", key), 1, m->n_experts, &used, err);
+    if (!code)
+        code = weights_int_or(w, model_key(m, "expert_feed_forward_length", key), 1, 1 << 20,
+                              m->n_ff, &m->n_ff_expert, err);
+    if (!code)
+        code = weights_int_or(w, model_key(m, "expert_gating_func", key), 0, ARRAY_LEN(kinds), 0,
+                              &gating, err);
+    if (!code)
+        code = weights_bool_or(w, model_key(m, "expert_weights_norm", key), m->route.is_normed,
+                               &m->route.is_normed, err);
+    m->route.scale = 1;
+    if (!code)
+        code = model_parse_scale(w, m, "expert_weights_scale", 1, &m->route.scale, err);
+    m->route.n_used = (int)used;
+    if (gating > 0)
+        m->route.kind = kinds[gating - 1];
     return code;
 }
 
@@ -170,6 +204,7 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
 {
     *s = (struct model_scratch){ .be = m->be, .max_rows = max_rows, .max_out = max_out };
     int64_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
+    int64_t ff = m->n_ff > m->n_ff_expert ? m->n_ff : m->n_ff_expert;
     const struct {
         float **out;
         int64_t rows, cols;
@@ -180,8 +215,8 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->k, max_rows, kv },
         { &s->v, max_rows, kv },
         { &s->att, max_rows, q },
-        { &s->gate, max_rows, m->n_ff },
-        { &s->up, max_rows, m->n_ff },
+        { &s->gate, max_rows, ff },
+        { &s->up, max_rows, ff },
         { &s->x_out, max_out, m->width },
         { &s->att_out, max_out, q },
         { &s->logits, max_out, m->n_vocab },
@@ -199,6 +234,11 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
                        "step buffers: no memory for %zu MiB (%d tokens, %d with logits)",
                        s->bytes >> 20, max_rows, max_out);
     }
+    enum err_code code = block_moe_scratch(m, max_rows, &s->moe, err);
+    if (code) {
+        model_scratch_release(s);
+        return code;
+    }
     float *at = s->block;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         *parts[i].out = at;
@@ -212,5 +252,6 @@ void model_scratch_release(struct model_scratch *s)
     if (s->block)
         s->be->ops->free(s->be, MEM_CAT_SCRATCH, s->block, s->bytes);
     mem_free(MEM_CAT_SCRATCH, s->out_failed);
+    block_moe_release(s->moe);
     *s = (struct model_scratch){ 0 };
 }

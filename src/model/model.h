@@ -9,6 +9,7 @@
 #define PLUMB_MODEL_MODEL_H
 
 #include "tensor/backend.h"
+#include "tensor/route.h"
 #include "weights/weights.h"
 
 /* Cache groups: layers whose sequences keep the same pages. */
@@ -28,7 +29,15 @@ struct model_layer {
     const float *bq, *bk, *bv, *bo;          /* [H*K] [G*K] [G*K] [D] */
     const float *ffn_norm, *ffn_post_norm;   /* [D] */
     struct weight *wq, *wk, *wv, *wo;        /* [H*K][D] [G*K][D] [G*K][D] [D][H*K] */
-    struct weight *w_gate, *w_up, *w_down;   /* [F][D] [F][D] [D][F] */
+    struct weight *w_gate, *w_up, *w_down;   /* [F][D] [F][D] [D][F]; w_gate NULL: act(up) alone */
+    /* Layer norms have these; else the norms are root mean squares. */
+    const float *attn_norm_b, *ffn_norm_b; /* [D] */
+    const float *b_up, *b_down;            /* [F] [D] */
+    /* A mixture of experts in place of the ffn. */
+    struct weight *router;                          /* [E][D]; NULL = none */
+    const float *b_router;                          /* [E] */
+    struct weight **w_gate_e, **w_up_e, **w_down_e; /* [E] of [X][D] [X][D] [D][X] */
+    const float *b_gate_e, *b_up_e, *b_down_e;      /* [E][X] [E][X] [E][D] */
 };
 
 #define MODEL_ROPES_MAX 2
@@ -56,16 +65,17 @@ struct model {
     float logit_softcap;  /* 0 = none */
     bool is_qk_norm_wide; /* the norms of q and k go over all heads together */
     enum glu_kind glu;
+    struct route route; /* of mixtures of experts */
     struct model_tap tap;
     struct rope ropes[MODEL_ROPES_MAX];
-    struct model_layer *layers;       /* [L] */
-    struct weight *embed;             /* [V][D] */
-    struct weight *head;              /* [V][D]; the same as embed where tied */
-    const float *out_norm;            /* [D] */
-    int64_t n_params;                 /* elements of all tensors */
-    size_t weight_bytes;              /* as packed */
-    struct model_block *blocks;       /* private to load.c: what to free */
-    float *inv_freq[MODEL_ROPES_MAX]; /* private to model.c */
+    struct model_layer *layers;         /* [L] */
+    struct weight *embed;               /* [V][D] */
+    struct weight *head;                /* [V][D]; the same as embed where tied */
+    const float *out_norm, *out_norm_b; /* [D] */
+    int64_t n_params;                   /* elements of all tensors */
+    size_t weight_bytes;                /* as packed */
+    struct model_block *blocks;         /* private to load.c: what to free */
+    float *inv_freq[MODEL_ROPES_MAX];   /* private to model.c */
 };
 
 /* Activations of a step, sized once. */
@@ -75,9 +85,10 @@ struct model_scratch {
     size_t bytes;
     float *block; /* one allocation of `bytes` */
     /* [max_rows][D D H*K G*K G*K H*K F F]; after a step that gave logits h holds what they were made of: [O][D] */
-    float *x, *h, *q, *k, *v, *att, *gate, *up;
-    float *x_out, *att_out, *logits; /* [max_out][D H*K V] */
-    uint8_t *out_failed;             /* [max_out] host memory */
+    float *x, *h, *q, *k, *v, *att, *gate, *up; /* gate, up: the wider of F and X */
+    float *x_out, *att_out, *logits;            /* [max_out][D H*K V] */
+    uint8_t *out_failed;                        /* [max_out] host memory */
+    struct model_moe *moe;                      /* private to block_moe.c; NULL = no experts */
 };
 
 /* The rows of one step and what they need. Everything is borrowed during model_step_run. */
@@ -93,7 +104,9 @@ struct model_step {
     struct kv_layer *kv;     /* [L] */
     uint8_t *failed;         /* out [T] host memory: 1 = a non-finite value met this row */
     struct model_scratch *scratch;
-    struct tensor x, h; /* private to block.c: residual stream and the current branch */
+    /* private to the blocks from here: */
+    struct tensor x, h; /* residual stream and the current branch */
+    uint8_t *flags;     /* [x.rows] where failed rows of x are told */
 };
 
 /* Give an opened Hugging Face directory the keys and tensor names that GGUF has; nothing happens to a GGUF file, or the second time.

@@ -20,6 +20,8 @@ enum tensor_flags {
     TENSOR_FLAG_LAYER =
         1 << 0, /* one per layer; the name has %d, the field is in struct model_layer */
     TENSOR_FLAG_OPTIONAL = 1 << 1, /* may be absent */
+    TENSOR_FLAG_DENSE = 1 << 2,    /* of models without experts alone */
+    TENSOR_FLAG_MOE = 1 << 3,      /* of models with experts alone */
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
@@ -50,7 +52,7 @@ const struct model_family *model_family_at(int i);              /* NULL past the
 
 extern const struct model_family family_llama, family_qwen2, family_gemma3, family_smollm3,
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
-    family_olmo2, family_glm4;
+    family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -85,6 +87,7 @@ struct model_rope_spec {
     const char *base_key;
     double base;
     bool is_scaled;
+    bool is_yarn_exact; /* the borders of yarn's mix are no whole pairs */
 };
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
                                const struct model_rope_spec *spec, struct err *err);
@@ -98,6 +101,10 @@ enum err_code model_parse_scale(const struct weights *w, const struct model *m, 
 enum err_code model_parse_windows(const struct weights *w, struct model *m, int64_t fallback,
                                   int64_t period, struct err *err);
 
+/* Number and width of the experts (keys expert_count, expert_used_count, expert_feed_forward_length, expert_gating_func,
+ * expert_weights_norm, expert_weights_scale); without the first key nothing. m->route holds the family's defaults. */
+enum err_code model_parse_experts(const struct weights *w, struct model *m, struct err *err);
+
 /* The step of the families whose branches have a norm before them and nothing after: llama and its relatives. */
 void block_step_pre_norm(const struct model *m, struct model_step *st);
 /* ... and of those with a norm on both sides. */
@@ -107,6 +114,8 @@ void block_step_both_norms(const struct model *m, struct model_step *st);
 
 void block_embed(const struct model *m, struct model_step *st); /* x = embedding * embed_scale */
 void block_norm(const struct model *m, struct model_step *st, const float *w); /* h = norm(x) */
+void block_layer_norm(const struct model *m, struct model_step *st, const float *w,
+                      const float *b); /* h = x without its mean, normed, + b */
 void block_post_norm(const struct model *m, struct model_step *st,
                      const float *w);                         /* h = norm(h) */
 void block_add(const struct model *m, struct model_step *st); /* x += h * residual_scale */
@@ -118,9 +127,18 @@ bool block_attn(const struct model *m, struct model_step *st, int layer_i);
 bool block_attn_of(const struct model *m, struct model_step *st, int layer_i,
                    struct tensor x); /* h = attention(x) */
 void block_ffn(const struct model *m, struct model_step *st,
-               const struct model_layer *l); /* h = down(act(gate h) * up h) */
+               const struct model_layer *l); /* h = down(act(gate h) * up h), or block_moe */
 void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,
                   struct tensor x); /* the same of x, which may be h */
+/* h = the sum over the experts of each row, by the router's weights and in the order of their ids, of what they make of x. The rows
+ * of an expert are computed together, each as if it were alone. h has another buffer afterwards, x keeps its own. */
+void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
+               struct tensor x);
+/* Errors: ERR_NOMEM. *out NULL where the model has no experts. */
+enum err_code block_moe_scratch(const struct model *m, int max_rows, struct model_moe **out,
+                                struct err *err);
+void block_moe_release(struct model_moe *moe);
+
 void block_head(const struct model *m,
                 struct model_step *st); /* logits = head(norm(x)), scaled, softcapped */
 

@@ -15,6 +15,7 @@
 struct rope_scaling {
     double factor; /* positions are divided by this; 1 = none */
     bool is_yarn, is_long;
+    bool is_exact;     /* yarn: its borders are not rounded to pairs */
     double n_ctx_orig; /* yarn, longrope: context that the frequencies were trained for */
     double ext_factor; /* yarn: 1 = full mix, 0 = plain interpolation */
     double
@@ -122,8 +123,10 @@ static void rope_fill(struct rope *r, float *inv_freq, double base, const float 
 {
     double low = 0, high = 0;
     if (s->is_yarn) {
-        low = floor(rope_yarn_pair(s->beta_fast, r->n_dims, base, s->n_ctx_orig));
-        high = ceil(rope_yarn_pair(s->beta_slow, r->n_dims, base, s->n_ctx_orig));
+        low = rope_yarn_pair(s->beta_fast, r->n_dims, base, s->n_ctx_orig);
+        high = rope_yarn_pair(s->beta_slow, r->n_dims, base, s->n_ctx_orig);
+        low = s->is_exact ? low : floor(low);
+        high = s->is_exact ? high : ceil(high);
         low = low < 0 ? 0 : low;
         high = high > r->n_dims - 1 ? r->n_dims - 1 : high;
         r->scale = (float)(s->attn_factor * (s->factor > 1 ? 1 + 0.1 * dmath_log(s->factor) : 1));
@@ -226,6 +229,7 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
     if (!code) {
         *r = (struct rope){ .kind = kind, .n_dims = (int)n_dims, .scale = 1 };
         m->inv_freq[spec->rope_i] = mem_alloc(MEM_CAT_WEIGHTS, (size_t)n_dims / 2 * sizeof(float));
+        scaling.is_exact = spec->is_yarn_exact;
         rope_fill(r, m->inv_freq[spec->rope_i], base, factors, &scaling);
     }
     mem_free(MEM_CAT_WEIGHTS, factors);

@@ -20,8 +20,9 @@
 #define BACKEND_ROWS_MAX        8192 /* rows of one op, so that a backend can size its scratch at load */
 #define BACKEND_HEAD_DIM_MAX    512 /* K */
 #define BACKEND_LINEAR_MANY_MAX 4
-#define BACKEND_STATE_DIM_MAX   256 /* rows and columns of a head's matrix state */
-#define BACKEND_STATE_TAPS_MAX  8   /* W: taps of a causal convolution */
+#define BACKEND_EXPERTS_MAX     1024 /* E */
+#define BACKEND_STATE_DIM_MAX   256  /* rows and columns of a head's matrix state */
+#define BACKEND_STATE_TAPS_MAX  8    /* W: taps of a causal convolution */
 
 /* f32 activations [rows][cols] in backend memory; consecutive rows are `stride` floats apart. */
 struct tensor {
@@ -63,7 +64,12 @@ struct rope {
     float scale;           /* cos and sin are multiplied by this (yarn); 1 = none */
 };
 
-enum glu_kind { GLU_KIND_SILU, GLU_KIND_GELU_TANH, GLU_KIND_SIGMOID };
+enum glu_kind {
+    GLU_KIND_SILU,
+    GLU_KIND_GELU_TANH,
+    GLU_KIND_SIGMOID,
+    GLU_KIND_SWIGLU_CLAMPED, /* g = min(g, 7), u in [-7, 7]: g sigmoid(1.702 g) (u + 1) */
+};
 
 /* One layer's key-value cache: a slab of n_pages pages. The page layout is the backend's. */
 struct kv_layer {
@@ -108,6 +114,7 @@ struct attn_params {
     const float *sinks; /* [H] host memory or NULL */
 };
 
+struct route; /* tensor/route.h */
 struct backend;
 struct backend_ops {
     int api_version; /* BACKEND_API; checked at open */
@@ -163,11 +170,22 @@ struct backend_ops {
     /* Per row and per group of n columns: y = x * scale / sqrt(sum(x^2) + eps).   cols % n == 0; y may be x */
     void (*l2_norm)(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
                     float scale);
+    /* y = act(y).   kind: SILU, GELU_TANH or SIGMOID */
+    void (*act)(struct backend *be, struct tensor y, enum glu_kind kind);
+    /* Per row: y = (x - mean) / sqrt(variance + eps) * w + b.   w, b [cols]; y may be x */
+    void (*layer_norm)(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                       const float *b, float eps);
     void (*add)(struct backend *be, struct tensor y, struct tensor x); /* y += x */
     void (*scale)(struct backend *be, struct tensor y, float s);       /* y *= s */
     void (*softcap)(struct backend *be, struct tensor y, float cap);   /* y = cap * tanh(y / cap) */
     /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+    /* y[rows[i]] = w[i] * x[i] + (is_first[i] ? 0 : y[rows[i]]), fused.   rows (different ones), w, is_first [x.rows] host memory */
+    void (*scatter_add)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                        const float *w, const uint8_t *is_first);
+    /* Each row's experts by route_row (tensor/route.h).   logits [T][E]; ids, w [T][n_used] host memory */
+    void (*route)(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+                  float *w);
     /* --- recurrent layers: token by token, so that every cut of a sequence into steps has the same bits --- */
     /* y[t] = silu(sum over j of w[j] * x[t - W + 1 + j]), what lies before the rows by the state, which moves on.
      * x, y [T][C]; w [W][C] backend memory; y overlaps nothing */

@@ -103,6 +103,18 @@ static inline float fmath_gelu_tanh(float g)
     return 0.5f * g * (1.0f + t);
 }
 
+/* Agarwal et al. 2025 (gpt-oss): a silu with a steeper slope, both sides cut off. A NaN passes. */
+#define FMATH_SWIGLU_LIMIT 7.0f
+#define FMATH_SWIGLU_SLOPE 0x1.b3b646p+0f /* 1.702 */
+
+static inline float fmath_swiglu_clamped(float g, float u)
+{
+    g = FMATH_SWIGLU_LIMIT < g ? FMATH_SWIGLU_LIMIT : g;
+    u = FMATH_SWIGLU_LIMIT < u ? FMATH_SWIGLU_LIMIT : u;
+    u = -FMATH_SWIGLU_LIMIT > u ? -FMATH_SWIGLU_LIMIT : u;
+    return g * fmath_sigmoid(FMATH_SWIGLU_SLOPE * g) * (u + 1.0f);
+}
+
 /* Natural logarithm of x > 0, normal; 0 gives -infinity, a negative number NaN. */
 float fmath_log(float x);
 

@@ -1,5 +1,6 @@
 #include "tensor/ops.h"
 #include "tensor/kvq.h"
+#include "tensor/route.h"
 
 struct tensor tensor_of(float *data, int64_t rows, int64_t cols)
 {
@@ -169,6 +170,43 @@ void ops_glu(struct backend *be, struct tensor y, struct tensor gate, struct ten
     check_same(y, up);
     if (y.rows)
         be->ops->glu(be, y, gate, up, kind);
+}
+
+void ops_act(struct backend *be, struct tensor y, enum glu_kind kind)
+{
+    check_tensor(y);
+    BUG_ON(kind == GLU_KIND_SWIGLU_CLAMPED);
+    if (y.rows)
+        be->ops->act(be, y, kind);
+}
+
+void ops_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                    const float *b, float eps)
+{
+    check_same(y, x);
+    if (y.rows)
+        be->ops->layer_norm(be, y, x, w, b, eps);
+}
+
+void ops_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                     const float *w, const uint8_t *is_first)
+{
+    check_tensor(y);
+    check_tensor(x);
+    BUG_ON(y.cols != x.cols);
+    for (int64_t i = 0; i < x.rows; i++)
+        BUG_ON(rows[i] < 0 || rows[i] >= y.rows);
+    if (x.rows)
+        be->ops->scatter_add(be, y, x, rows, w, is_first);
+}
+
+void ops_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+               float *w)
+{
+    check_tensor(logits);
+    BUG_ON(logits.cols > BACKEND_EXPERTS_MAX || r->n_used < 1 || r->n_used > logits.cols);
+    if (logits.rows)
+        be->ops->route(be, logits, r, ids, w);
 }
 
 void ops_add(struct backend *be, struct tensor y, struct tensor x)

@@ -45,9 +45,16 @@ void ops_delta_rule(struct backend *be, struct tensor out, struct tensor q, stru
                     struct tensor v, struct tensor decay, struct tensor beta,
                     struct state_layer *st, const struct seq_view *seqs, int n_seqs);
 void ops_state_copy(struct backend *be, struct state_layer *st, int32_t dst, int32_t src);
+void ops_act(struct backend *be, struct tensor y, enum glu_kind kind);
+void ops_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                    const float *b, float eps);
 void ops_add(struct backend *be, struct tensor y, struct tensor x);
 void ops_scale(struct backend *be, struct tensor y, float s);
 void ops_softcap(struct backend *be, struct tensor y, float cap);
 void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
+void ops_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                     const float *w, const uint8_t *is_first);
+void ops_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+               float *w);
 
 #endif

@@ -1,6 +1,8 @@
 /* Element-wise ops, norms, rope and gather against ref. */
 #include "check.h"
 
+#include "tensor/route.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,9 +37,42 @@ struct bufs {
 };
 
 /* One op by number on y (prefilled with a's data), with b and w as its other operands. */
-static const char *const op_names[] = { "add",     "add_bias", "scale",        "softcap",
-                                        "silu",    "gelu",     "rms_norm",     "rms_norm_heads",
-                                        "sigmoid", "l2_norm",  "l2_norm_heads" };
+static const char *const op_names[] = { "add",
+                                        "add_bias",
+                                        "scale",
+                                        "softcap",
+                                        "silu",
+                                        "gelu",
+                                        "rms_norm",
+                                        "rms_norm_heads",
+                                        "sigmoid",
+                                        "l2_norm",
+                                        "l2_norm_heads",
+                                        "swiglu",
+                                        "act silu",
+                                        "act gelu",
+                                        "act sigmoid",
+                                        "layer_norm",
+                                        "layer_norm in place",
+                                        "scatter_add" };
+
+/* Every third row of y stays; the last one is written first. */
+static void run_scatter(struct backend *be, struct tensor y, struct tensor x)
+{
+    int32_t rows[128];
+    float w[128];
+    uint8_t is_first[128];
+    int n = 0;
+    for (int t = (int)y.rows - 1; t >= 0; t--) {
+        if (y.rows > 2 && t % 3 == 1)
+            continue;
+        is_first[n] = t % 2 == 0;
+        w[n] = 0.25f + 0.3f * (float)t;
+        rows[n++] = t;
+    }
+    x.rows = n;
+    ops_scatter_add(be, y, x, rows, w, is_first);
+}
 
 static void run_op(struct backend *be, int op, struct tensor y, const struct bufs *s)
 {
@@ -71,8 +106,24 @@ static void run_op(struct backend *be, int op, struct tensor y, const struct buf
     case 9:
         ops_l2_norm(be, y, s->a.t, n, 1e-6f, 0.25f);
         break;
-    default:
+    case 10:
         ops_l2_norm(be, y, y, n % 4 == 0 ? n / 4 : n, 1e-6f, 1);
+        break;
+    case 11:
+        ops_glu(be, y, s->a.t, s->b.t, GLU_KIND_SWIGLU_CLAMPED);
+        break;
+    case 12:
+    case 13:
+    case 14:
+        ops_act(be, y,
+                (enum glu_kind[]){ GLU_KIND_SILU, GLU_KIND_GELU_TANH, GLU_KIND_SIGMOID }[op - 12]);
+        break;
+    case 15:
+    case 16:
+        ops_layer_norm(be, y, op == 15 ? s->a.t : y, s->w, s->b.t.data, 1e-5f);
+        break;
+    default:
+        run_scatter(be, y, s->b.t);
         break;
     }
 }
@@ -158,6 +209,48 @@ static void check_gather(struct check *c)
     check_buf_free(&got);
 }
 
+/* --- routing --- */
+
+static void check_route(struct check *c, const struct route *r, int n_rows, int n_experts, int kind)
+{
+    int32_t want_ids[40 * 8], ids[40 * 8];
+    float want_w[40 * 8], w[40 * 8];
+    struct check_buf x = check_buf_new(n_rows, n_experts, n_experts + 3);
+    size_t n = (size_t)n_rows * (size_t)r->n_used;
+    for (int t = 0; t < n_rows; t++) {
+        float *row = x.t.data + t * x.t.stride;
+        check_fill(row, (size_t)n_experts, kind);
+        row[check_range(0, n_experts - 1)] = t % 4 == 3 ? NAN : row[0]; /* a tie */
+    }
+    ops_route(c->ref, x.t, r, want_ids, want_w);
+    for (size_t i = 0; i < n; i++)
+        check_that(c,
+                   want_ids[i] >= 0 && want_ids[i] < n_experts &&
+                       (i % (size_t)r->n_used == 0 || want_ids[i] > want_ids[i - 1]),
+                   "route/ids ascend");
+    for (int b = 0; b < c->n_cpu; b++) {
+        ops_route(c->cpu[b].be, x.t, r, ids, w);
+        check_that(c,
+                   memcmp(ids, want_ids, n * sizeof(*ids)) == 0 &&
+                       memcmp(w, want_w, n * sizeof(*w)) == 0,
+                   "route/%s kind %d, %d rows of %d, data %d", c->cpu[b].name, (int)r->kind, n_rows,
+                   n_experts, kind);
+    }
+    check_buf_free(&x);
+}
+
+static void check_routes(struct check *c)
+{
+    float bias[160];
+    check_fill(bias, 160, 0);
+    for (int kind = 0; kind < CHECK_KINDS; kind++) {
+        check_route(c, &(struct route){ ROUTE_KIND_SOFTMAX, 8, true, 1, NULL }, 40, 160, kind);
+        check_route(c, &(struct route){ ROUTE_KIND_SOFTMAX_USED, 4, false, 1, NULL }, 3, 32, kind);
+        check_route(c, &(struct route){ ROUTE_KIND_SIGMOID, 6, true, 2.5f, bias }, 9, 160, kind);
+        check_route(c, &(struct route){ ROUTE_KIND_SOFTMAX, 1, false, 1, NULL }, 2, 1, kind);
+    }
+}
+
 /* --- sampling --- */
 
 static void check_exp(struct check *c, const struct check_buf *x)
@@ -237,6 +330,8 @@ void check_rows(struct check *c)
         check_rope_case(c, ROPE_KIND_NEOX, 256, 256, 1,
                         1030); /* more rows than angles are kept for */
     }
+    if (check_wants(c, "route"))
+        check_routes(c);
     if (check_wants(c, "gather"))
         check_gather(c);
 }

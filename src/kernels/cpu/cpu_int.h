@@ -153,6 +153,10 @@ struct rows_ops {
     void (*l2_norm)(float *y, const float *x, int n, float eps, float scale);
     void (*rope)(float *x, const struct rope *r, const float *cs, const float *sn);
     void (*glu)(float *y, const float *g, const float *u, int64_t n, enum glu_kind kind);
+    void (*act)(float *y, int64_t n, enum glu_kind kind);
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, int n, float eps);
+    /* y = w * x + (is_first ? 0 : y), fused */
+    void (*add_scaled)(float *y, const float *x, int64_t n, float w, bool is_first);
     void (*add)(float *y, const float *x, int64_t n);
     void (*scale)(float *y, int64_t n, float s);
     void (*softcap)(float *y, int64_t n, float cap);
@@ -308,6 +312,13 @@ void cpu_scale(struct backend *be, struct tensor y, float s);
 void cpu_softcap(struct backend *be, struct tensor y, float cap);
 void cpu_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
 int64_t cpu_argmax(struct backend *be, const float *x, int64_t n, bool *finite);
+void cpu_act(struct backend *be, struct tensor y, enum glu_kind kind);
+void cpu_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                    const float *b, float eps);
+void cpu_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                     const float *w, const uint8_t *is_first);
+void cpu_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+               float *w);
 void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
                  float scale);
 void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);

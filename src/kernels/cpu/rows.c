@@ -1,6 +1,7 @@
 /* Row-wise ops of the CPU backend: split over threads where there is enough work, kernels by the table of the level. */
 #include "kernels/cpu/cpu_int.h"
 #include "tensor/fmath.h"
+#include "tensor/route.h"
 
 #include <string.h>
 
@@ -14,17 +15,23 @@ enum rows_op {
     ROWS_OP_SOFTCAP,
     ROWS_OP_GLU,
     ROWS_OP_NORM,
-    ROWS_OP_L2
+    ROWS_OP_L2,
+    ROWS_OP_ACT,
+    ROWS_OP_LAYER_NORM,
+    ROWS_OP_SCATTER
 };
 
 struct rows_job {
     struct cpu_state *st;
     enum rows_op op;
     struct tensor y, x, z;
-    const float *w; /* bias, norm weight */
-    float s;        /* scale, cap, eps */
-    float scale;    /* of an l2 norm */
-    int n;          /* norm group */
+    const float *w;          /* bias, norm weight, weights of rows */
+    const float *b;          /* of a layer norm */
+    const int32_t *rows;     /* scatter: of y */
+    const uint8_t *is_first; /* scatter */
+    float s;                 /* scale, cap, eps */
+    float scale;             /* of an l2 norm */
+    int n;                   /* norm group */
     enum glu_kind glu;
     int64_t per;     /* rows of a chunk */
     int64_t col_per; /* columns of a chunk (element-wise ops on few rows) */
@@ -35,7 +42,7 @@ struct rows_job {
 static void rows_one(const struct rows_job *j, int64_t t, int64_t c0, int64_t c1)
 {
     const struct rows_ops *k = &j->st->rows;
-    float *y = j->y.data + t * j->y.stride;
+    float *y = j->y.data + (j->rows ? j->rows[t] : t) * j->y.stride;
     const float *x = j->x.data ? j->x.data + t * j->x.stride : NULL;
     int64_t n = c1 - c0;
     switch (j->op) {
@@ -53,6 +60,15 @@ static void rows_one(const struct rows_job *j, int64_t t, int64_t c0, int64_t c1
         break;
     case ROWS_OP_GLU:
         k->glu(y + c0, x + c0, j->z.data + t * j->z.stride + c0, n, j->glu);
+        break;
+    case ROWS_OP_ACT:
+        k->act(y + c0, n, j->glu);
+        break;
+    case ROWS_OP_LAYER_NORM:
+        k->layer_norm(y, x, j->w, j->b, (int)n, j->s);
+        break;
+    case ROWS_OP_SCATTER:
+        k->add_scaled(y + c0, x + c0, n, j->w[t], j->is_first[t]);
         break;
     case ROWS_OP_NORM:
         for (int64_t c = c0; c < c1; c += j->n)
@@ -135,6 +151,57 @@ void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, fl
         be,
         &(struct rows_job){ .op = ROWS_OP_L2, .y = y, .x = x, .n = n, .s = eps, .scale = scale },
         n);
+}
+
+void cpu_act(struct backend *be, struct tensor y, enum glu_kind kind)
+{
+    rows_run(be, &(struct rows_job){ .op = ROWS_OP_ACT, .y = y, .glu = kind }, 16);
+}
+
+void cpu_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                    const float *b, float eps)
+{
+    rows_run(
+        be,
+        &(struct rows_job){ .op = ROWS_OP_LAYER_NORM, .y = y, .x = x, .w = w, .b = b, .s = eps },
+        y.cols);
+}
+
+void cpu_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                     const float *w, const uint8_t *is_first)
+{
+    struct tensor part = { y.data, x.rows, y.cols, y.stride };
+    rows_run(
+        be,
+        &(struct rows_job){
+            .op = ROWS_OP_SCATTER, .y = part, .x = x, .w = w, .rows = rows, .is_first = is_first },
+        16);
+}
+
+struct route_job {
+    struct tensor logits;
+    const struct route *r;
+    int32_t *ids;
+    float *w;
+};
+
+static void route_one(void *ctx, int64_t t, int thread)
+{
+    const struct route_job *j = ctx;
+    route_row(j->r, j->logits.data + t * j->logits.stride, (int)j->logits.cols,
+              j->ids + t * j->r->n_used, j->w + t * j->r->n_used);
+}
+
+void cpu_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+               float *w)
+{
+    struct route_job j = { logits, r, ids, w };
+    if (logits.rows * logits.cols * r->n_used > ROWS_ALONE) {
+        pool_run(cpu_of(be)->pool, route_one, &j, logits.rows);
+        return;
+    }
+    for (int64_t t = 0; t < logits.rows; t++)
+        route_one(&j, t, 0);
 }
 
 struct exp_job {

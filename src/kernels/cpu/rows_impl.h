@@ -207,6 +207,34 @@ static void rows_rms_norm(float *y, const float *x, const float *w, int n, float
                    n - i);
 }
 
+static void rows_layer_norm(float *y, const float *x, const float *w, const float *b, int n,
+                            float eps)
+{
+    nv lane[16 / NV];
+    int i = 0;
+    for (int k = 0; k < 16 / NV; k++)
+        lane[k] = nv_set1(0);
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16 / NV; k++)
+            lane[k] = nv_add(lane[k], nv_load(x + i + NV * k));
+    for (int k = 0; k < 16 / NV && i + NV * k < n; k++)
+        lane[k] =
+            nv_add(lane[k], nv_load_n(x + i + NV * k, n - i - NV * k)); /* + 0 changes no bit */
+    nv mean = nv_set1(nv_sum16(lane) / (float)n);
+    for (i = 0; i + NV <= n; i += NV)
+        nv_store(y + i, nv_sub(nv_load(x + i), mean));
+    if (i < n)
+        nv_store_n(y + i, nv_sub(nv_load_n(x + i, n - i), mean), n - i);
+    nv r = nv_set1(1.0f / sqrtf(rows_squares(y, n) / (float)n + eps));
+    for (i = 0; i + NV <= n; i += NV)
+        nv_store(y + i, nv_fma(nv_mul(nv_load(y + i), r), nv_load(w + i), nv_load(b + i)));
+    if (i < n)
+        nv_store_n(y + i,
+                   nv_fma(nv_mul(nv_load_n(y + i, n - i), r), nv_load_n(w + i, n - i),
+                          nv_load_n(b + i, n - i)),
+                   n - i);
+}
+
 static void rows_l2_norm(float *y, const float *x, int n, float eps, float scale)
 {
     nv r = nv_set1(scale / sqrtf(rows_squares(x, n) + eps));
@@ -260,8 +288,29 @@ static void rows_glu(float *y, const float *g, const float *u, int64_t n, enum g
         ROWS_MAP(n, y, g, u, nv_mul(nv_silu(a), b));
     else if (kind == GLU_KIND_SIGMOID)
         ROWS_MAP(n, y, g, u, nv_mul(nv_sigmoid(a), b));
+    else if (kind == GLU_KIND_SWIGLU_CLAMPED)
+        ROWS_MAP(n, y, g, u, nv_swiglu_clamped(a, b));
     else
         ROWS_MAP(n, y, g, u, nv_mul(nv_gelu_tanh(a), b));
+}
+
+static void rows_act(float *y, int64_t n, enum glu_kind kind)
+{
+    if (kind == GLU_KIND_SILU)
+        ROWS_MAP(n, y, y, y, nv_silu(a));
+    else if (kind == GLU_KIND_SIGMOID)
+        ROWS_MAP(n, y, y, y, nv_sigmoid(a));
+    else
+        ROWS_MAP(n, y, y, y, nv_gelu_tanh(a));
+}
+
+static void rows_add_scaled(float *y, const float *x, int64_t n, float w, bool is_first)
+{
+    nv k = nv_set1(w);
+    if (is_first)
+        ROWS_MAP(n, y, x, x, nv_fma(k, a, nv_set1(0)));
+    else
+        ROWS_MAP(n, y, x, y, nv_fma(k, a, b));
 }
 
 static void rows_add(float *y, const float *x, int64_t n)
@@ -323,7 +372,8 @@ static int64_t rows_argmax(const float *x, int64_t n, bool *finite)
 #define ROWS_TABLE(label)                                                                         \
     {                                                                                             \
         .name = label, .quantise = rows_quantise, .clean = rows_clean, .rms_norm = rows_rms_norm, \
-        .l2_norm = rows_l2_norm, .rope = rows_rope, .glu = rows_glu, .add = rows_add,             \
+        .l2_norm = rows_l2_norm, .layer_norm = rows_layer_norm, .rope = rows_rope,                \
+        .glu = rows_glu, .act = rows_act, .add_scaled = rows_add_scaled, .add = rows_add,         \
         .scale = rows_scale, .softcap = rows_softcap, .exp_scaled = rows_exp_scaled,              \
         .argmax = rows_argmax                                                                     \
     }

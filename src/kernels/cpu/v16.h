@@ -407,6 +407,15 @@ V_INLINE nv nv_gelu_tanh(nv g)
     return nv_mul(nv_mul(nv_set1(0.5f), g), nv_add(nv_set1(1.0f), t));
 }
 
+V_INLINE nv nv_swiglu_clamped(nv g, nv u)
+{
+    nv limit = nv_set1(FMATH_SWIGLU_LIMIT);
+    g = nv_min(limit, g); /* a NaN passes, as in nv_exp */
+    u = nv_max(nv_neg(limit), nv_min(limit, u));
+    nv s = nv_mul(g, nv_sigmoid(nv_mul(nv_set1(FMATH_SWIGLU_SLOPE), g)));
+    return nv_mul(s, nv_add(u, nv_set1(1.0f)));
+}
+
 V_INLINE float nv_first(nv a)
 {
 #if NV == 16

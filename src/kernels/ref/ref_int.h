@@ -51,6 +51,13 @@ void ref_rope(struct backend *be, struct tensor x, const struct rope *r, int hea
               const int32_t *pos);
 void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
              enum glu_kind kind);
+void ref_act(struct backend *be, struct tensor y, enum glu_kind kind);
+void ref_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                    const float *b, float eps);
+void ref_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                     const float *w, const uint8_t *is_first);
+void ref_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+               float *w);
 void ref_add(struct backend *be, struct tensor y, struct tensor x);
 void ref_scale(struct backend *be, struct tensor y, float s);
 void ref_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,

@@ -2,6 +2,7 @@
 #include "base/dmath.h"
 #include "kernels/ref/ref_int.h"
 #include "tensor/fmath.h"
+#include "tensor/route.h"
 
 #include <math.h>
 #include <string.h>
@@ -83,18 +84,80 @@ void ref_rope(struct backend *be, struct tensor x, const struct rope *r, int hea
     }
 }
 
+static float glu_one(float g, float u, enum glu_kind kind)
+{
+    switch (kind) {
+    case GLU_KIND_SILU:
+        return fmath_silu(g) * u;
+    case GLU_KIND_GELU_TANH:
+        return fmath_gelu_tanh(g) * u;
+    case GLU_KIND_SIGMOID:
+        return fmath_sigmoid(g) * u;
+    default:
+        return fmath_swiglu_clamped(g, u);
+    }
+}
+
 void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
              enum glu_kind kind)
 {
-    for (int64_t t = 0; t < y.rows; t++) {
+    for (int64_t t = 0; t < y.rows; t++)
+        for (int64_t i = 0; i < y.cols; i++)
+            y.data[t * y.stride + i] =
+                glu_one(gate.data[t * gate.stride + i], up.data[t * up.stride + i], kind);
+}
+
+void ref_act(struct backend *be, struct tensor y, enum glu_kind kind)
+{
+    for (int64_t t = 0; t < y.rows; t++)
         for (int64_t i = 0; i < y.cols; i++) {
-            float g = gate.data[t * gate.stride + i];
-            float a = kind == GLU_KIND_SILU      ? fmath_silu(g)
-                      : kind == GLU_KIND_SIGMOID ? fmath_sigmoid(g)
-                                                 : fmath_gelu_tanh(g);
-            y.data[t * y.stride + i] = a * up.data[t * up.stride + i];
+            float *v = &y.data[t * y.stride + i];
+            *v = kind == GLU_KIND_SILU        ? fmath_silu(*v)
+                 : kind == GLU_KIND_GELU_TANH ? fmath_gelu_tanh(*v)
+                                              : fmath_sigmoid(*v);
         }
+}
+
+/* Both sums in 16 lanes and the fixed tree, as in norm_group. */
+static void layer_norm_row(float *y, const float *x, const float *w, const float *b, int64_t n,
+                           float eps)
+{
+    float sum[16] = { 0 }, squares[16] = { 0 };
+    for (int64_t i = 0; i < n; i++)
+        sum[i % 16] += x[i];
+    float mean = ref_lane_sum(sum) / (float)n;
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = x[i] - mean;
+        squares[i % 16] = fmaf(y[i], y[i], squares[i % 16]);
     }
+    float r = 1.0f / sqrtf(ref_lane_sum(squares) / (float)n + eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fmaf(y[i] * r, w[i], b[i]);
+}
+
+void ref_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
+                    const float *b, float eps)
+{
+    for (int64_t t = 0; t < x.rows; t++)
+        layer_norm_row(y.data + t * y.stride, x.data + t * x.stride, w, b, x.cols, eps);
+}
+
+void ref_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
+                     const float *w, const uint8_t *is_first)
+{
+    for (int64_t t = 0; t < x.rows; t++)
+        for (int64_t i = 0; i < x.cols; i++) {
+            float *v = &y.data[rows[t] * y.stride + i];
+            *v = fmaf(w[t], x.data[t * x.stride + i], is_first[t] ? 0 : *v);
+        }
+}
+
+void ref_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
+               float *w)
+{
+    for (int64_t t = 0; t < logits.rows; t++)
+        route_row(r, logits.data + t * logits.stride, (int)logits.cols, ids + t * r->n_used,
+                  w + t * r->n_used);
 }
 
 void ref_add(struct backend *be, struct tensor y, struct tensor x)

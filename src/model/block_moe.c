@@ -1,0 +1,140 @@
+/* block_moe.c - mixtures of experts: the rows of a step are grouped by expert, so that each expert's weights are read once.
+ *
+ * Nothing that a row gets depends on the others: an expert's matrices give each row the bits they give it alone, and its results
+ * are added in the order of the experts' ids. */
+#include "model/model_int.h"
+#include "tensor/ops.h"
+
+#include <string.h>
+
+struct model_moe {
+    struct backend *be;
+    size_t bytes;
+    float *block;          /* backend memory, one allocation */
+    float *logits;         /* [T][E] */
+    float *in, *out, *sum; /* [T][D] */
+    /* host memory */
+    int32_t *ids, *rows; /* [T][n_used] by row; by expert, its rows ascending */
+    float *w, *row_w;    /* the same */
+    uint8_t *is_first;   /* [T][n_used] by expert: the row's first */
+    uint8_t *failed;     /* [T] */
+    int32_t *start;      /* [E + 1] in rows */
+};
+
+void block_moe_release(struct model_moe *moe)
+{
+    if (!moe)
+        return;
+    if (moe->block)
+        moe->be->ops->free(moe->be, MEM_CAT_SCRATCH, moe->block, moe->bytes);
+    void *const host[] = { moe->ids,      moe->rows,   moe->w,    moe->row_w,
+                           moe->is_first, moe->failed, moe->start };
+    for (size_t i = 0; i < ARRAY_LEN(host); i++)
+        mem_free(MEM_CAT_SCRATCH, host[i]);
+    mem_free(MEM_CAT_SCRATCH, moe);
+}
+
+enum err_code block_moe_scratch(const struct model *m, int max_rows, struct model_moe **out,
+                                struct err *err)
+{
+    *out = NULL;
+    if (m->n_experts == 0)
+        return ERR_OK;
+    struct model_moe *moe = mem_try(MEM_CAT_SCRATCH, sizeof(*moe));
+    if (!moe)
+        return err_set(err, ERR_NOMEM, "step buffers: no memory for the experts");
+    size_t rows = (size_t)max_rows, n = rows * (size_t)m->route.n_used;
+    size_t width = (size_t)m->width, experts = (size_t)m->n_experts;
+    moe->be = m->be;
+    moe->bytes = rows * (experts + 3 * width) * sizeof(float);
+    moe->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, moe->bytes);
+    moe->ids = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->ids));
+    moe->rows = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->rows));
+    moe->w = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->w));
+    moe->row_w = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->row_w));
+    moe->is_first = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->is_first));
+    moe->failed = mem_try_array(MEM_CAT_SCRATCH, rows, sizeof(*moe->failed));
+    moe->start = mem_try_array(MEM_CAT_SCRATCH, experts + 1, sizeof(*moe->start));
+    if (!moe->block || !moe->ids || !moe->rows || !moe->w || !moe->row_w || !moe->is_first ||
+        !moe->failed || !moe->start) {
+        size_t mib = moe->bytes >> 20;
+        block_moe_release(moe);
+        return err_set(err, ERR_NOMEM, "step buffers: no memory for %zu MiB (experts, %d tokens)",
+                       mib, max_rows);
+    }
+    moe->in = moe->block;
+    moe->out = moe->in + rows * width;
+    moe->sum = moe->out + rows * width;
+    moe->logits = moe->sum + rows * width;
+    *out = moe;
+    return ERR_OK;
+}
+
+/* ids [n][n_used] to each expert's rows, by counting. */
+static void moe_group(const struct model *m, struct model_moe *moe, int64_t n)
+{
+    int used = m->route.n_used;
+    int32_t *start = moe->start;
+    memset(start, 0, (size_t)(m->n_experts + 1) * sizeof(*start));
+    for (int64_t i = 0; i < n * used; i++)
+        start[moe->ids[i] + 1]++;
+    for (int64_t e = 0; e < m->n_experts; e++)
+        start[e + 1] += start[e];
+    for (int64_t i = 0; i < n * used; i++) {
+        int32_t at = start[moe->ids[i]]++; /* becomes the end of the expert's rows */
+        moe->rows[at] = (int32_t)(i / used);
+        moe->row_w[at] = moe->w[i];
+        moe->is_first[at] = i % used == 0;
+    }
+    memmove(start + 1, start, (size_t)m->n_experts * sizeof(*start));
+    start[0] = 0;
+}
+
+/* out = expert e of in. */
+static void moe_expert(const struct model *m, struct model_step *st, const struct model_layer *l,
+                       int64_t e, struct tensor in, struct tensor out)
+{
+    int64_t ff = m->n_ff_expert;
+    struct tensor gate = tensor_of(st->scratch->gate, in.rows, ff);
+    struct tensor up = tensor_of(st->scratch->up, in.rows, ff);
+    ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, in,
+                    (const struct weight *const[]){ l->w_gate_e[e], l->w_up_e[e] });
+    if (l->b_gate_e)
+        ops_add_bias(m->be, gate, l->b_gate_e + e * ff);
+    if (l->b_up_e)
+        ops_add_bias(m->be, up, l->b_up_e + e * ff);
+    ops_glu(m->be, gate, gate, up, m->glu);
+    ops_linear(m->be, out, gate, l->w_down_e[e]);
+    if (l->b_down_e)
+        ops_add_bias(m->be, out, l->b_down_e + e * m->width);
+}
+
+void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
+               struct tensor x)
+{
+    struct model_moe *moe = st->scratch->moe;
+    struct tensor logits = tensor_of(moe->logits, x.rows, m->n_experts);
+    struct tensor sum = tensor_of(x.data == moe->sum ? st->scratch->h : moe->sum, x.rows, m->width);
+    ops_linear(m->be, logits, x, l->router);
+    if (l->b_router)
+        ops_add_bias(m->be, logits, l->b_router);
+    ops_route(m->be, logits, &m->route, moe->ids, moe->w);
+    moe_group(m, moe, x.rows);
+    ops_failed(m->be, st->flags); /* the flags of the next ops are those of an expert's rows */
+    for (int64_t e = 0; e < m->n_experts; e++) {
+        int32_t at = moe->start[e], n = moe->start[e + 1] - at;
+        if (n == 0)
+            continue;
+        struct tensor in = tensor_of(moe->in, n, m->width), out = tensor_of(moe->out, n, m->width);
+        ops_begin(m->be, n);
+        ops_gather(m->be, in, x, moe->rows + at);
+        moe_expert(m, st, l, e, in, out);
+        ops_scatter_add(m->be, sum, out, moe->rows + at, moe->row_w + at, moe->is_first + at);
+        memset(moe->failed, 0, (size_t)n);
+        ops_failed(m->be, moe->failed);
+        for (int32_t i = 0; i < n; i++)
+            st->flags[moe->rows[at + i]] |= moe->failed[i];
+    }
+    ops_begin(m->be, (int)x.rows);
+    st->h = sum;
+}
