@@ -90,17 +90,18 @@ def write_vocab(self):
     w.add_add_bos_token(False)
 
 
-def convert(converter, folder, arch, out):
+def convert(folder, arch, out, is_quantised):
     import gguf
     from conversion import get_model_class
     logging.disable(logging.WARNING)
     cls = get_model_class(arch)
     cls = type(cls.__name__, (cls,), {"set_vocab": write_vocab, "model_arch": cls.model_arch})
     with torch.inference_mode():
-        cls(folder, gguf.LlamaFileType.MOSTLY_F16, out, model_name=f"tiny {out.stem}").write()
+        kind = gguf.LlamaFileType.MOSTLY_Q8_0 if is_quantised else gguf.LlamaFileType.MOSTLY_F16
+        cls(folder, kind, out, model_name=f"tiny {out.stem}").write()
 
 
-def make(case, converter):
+def make(case):
     from make_tiny import V
     from transformers import AutoModelForCausalLM
     torch.manual_seed(case.seed)
@@ -118,7 +119,10 @@ def make(case, converter):
         (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": dict.fromkeys(range(V))}, "added_tokens": []}))
         out = HERE / f"{case.name}.gguf"
         arch = case.publish(folder) if case.publish else arch
-        convert(converter, folder, arch, out)
+        convert(folder, arch, out, case.is_quantised)
+    if case.is_quantised:
+        print(f"{case.name}: {out.stat().st_size} bytes")
+        return
     golden = run(model, case)
     (HERE / f"{case.name}.json").write_text(json.dumps(golden) + "\n")
     print(f"{case.name}: {out.stat().st_size} bytes, smallest gap {min(golden['gaps'])}, "
@@ -134,7 +138,7 @@ def main():
     cases = [c for f in sorted(HERE.glob("family_*.py")) for c in importlib.import_module(f.stem).CASES]
     for case in cases:
         if not args.names or case.name in args.names:
-            make(case, args.converter.resolve())
+            make(case)
 
 
 if __name__ == "__main__":
