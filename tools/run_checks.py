@@ -26,6 +26,9 @@ REASONS = ("cpu-feature", "no-gpu", "no-shared-data")
 QUICK_REASONS = ("model-not-fetched",)
 MODELS = {"quick": ["smollm2"], "full": ["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"]}
 TAIL = 40
+# Stages that wait most of their time (pytest used 28 % of one processor), and the build that each needs: they run one after another
+# beside all others.
+BESIDE = {"pytest": "build-release", "server-asan": "build-asan", "server-tsan": "build-tsan"}
 
 ENV = dict(
     os.environ,
@@ -143,6 +146,7 @@ class Checks:
         self.total = Result()
         self.env = ENV
         self.python = None
+        self.telling = threading.Lock()
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
@@ -244,8 +248,8 @@ class Checks:
     def pytest(self, name, variant, *paths):
         log, report = LOGS / f"{name}.log", LOGS / f"{name}.xml"
         report.unlink(missing_ok=True)
-        # V and SLOW: tests/api/serving.py takes its programs from build/V, and sanitizers need patience.
-        env = dict(self.env, V=variant, PLUMB=str(ROOT / f"build/{variant}/plumb"), SLOW="1" if variant == "release" else "6")
+        # V and SLOW: tests/api/serving.py takes its programs from build/V; sanitizers and neighbours need patience.
+        env = dict(self.env, V=variant, PLUMB=str(ROOT / f"build/{variant}/plumb"), SLOW="2" if variant == "release" else "8")
         rc = run(no_aslr(variant) + [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10",
                                      "-o", "junit_family=xunit1", f"--junitxml={report}", *paths], log, 1500, env)
         r, skipped, counted = Result(), [], 0
@@ -282,7 +286,7 @@ class Checks:
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)
         # The server over the scripted engine: parsers under asan, threads under tsan.
-        names = ("server", "openai", "requests", "scores", "observing", "load")
+        names = ("server", "openai", "requests", "scores", "observing", "load", "responses", "messages", "security", "keep_alive")
         scripted = [f"tests/api/test_{t}.py" for t in names if (ROOT / f"tests/api/test_{t}.py").exists()]
         for variant in ("asan", "tsan") if scripted else ():
             yield f"server-{variant}", lambda variant=variant: self.pytest(f"server-{variant}", variant, *scripted)
@@ -297,6 +301,11 @@ class Checks:
             r = Result()
             r.fail(f"{name}: {type(e).__name__}: {e}")
         seconds = time.monotonic() - start
+        with self.telling:
+            self.tell(name, r, seconds)
+        return not r.failed
+
+    def tell(self, name, r, seconds):
         count = f"{r.passed} passed, {r.failed} failed, {len(r.skips)} skipped" if r.passed + r.failed + len(r.skips) else ""
         print(f"{'FAIL' if r.failed else 'ok':4} {name:14} {seconds:6.1f} s  {count}", flush=True)
         for note in r.notes[:20]:
@@ -305,7 +314,16 @@ class Checks:
         if r.failed and log.exists():
             print(f"     {log.relative_to(ROOT)} ends with:\n{tail(log)}", flush=True)
         self.total.add(r)
-        return not r.failed
+
+    def stages_in_turn(self, some, fetching, done):
+        for name, work in some:
+            if name in BESIDE and BESIDE[name] in done:
+                done[BESIDE[name]].wait()
+            if not name.startswith(("build-", "lint")):
+                for t in fetching:
+                    t.join()
+            self.stage(name, work)
+            done[name].set()
 
     def main(self):
         only = set(self.args.only or [])
@@ -317,22 +335,14 @@ class Checks:
         for old in [*LOGS.glob("*.log"), *LOGS.glob("*.part")]:
             old.unlink()
         start = time.monotonic()
+        done = {name: threading.Event() for name, _ in stages}
         # Downloads wait for the network, builds for the processors: side by side.
-        ready = {}
-        fetching = [threading.Thread(target=lambda n=n, w=w: ready.update({n: guarded(n, w)}))
-                    for n, w in (("venv", self.venv), ("models", self.models))]
-        for t in fetching:
+        fetching = [threading.Thread(target=self.stage, args=step) for step in (("venv", self.venv), ("models", self.models))]
+        beside = threading.Thread(target=self.stages_in_turn, args=([s for s in stages if s[0] in BESIDE], fetching, done))
+        for t in (*fetching, beside):
             t.start()
-        is_ready = False
-        for name, work in stages:
-            if not is_ready and not name.startswith(("build-", "lint")):
-                for t in fetching:
-                    t.join()
-                is_ready = True
-                for n in ("venv", "models"):
-                    self.stage(n, lambda n=n: ready[n])
-            self.stage(name, work)
-        for t in fetching:
+        self.stages_in_turn([s for s in stages if s[0] not in BESIDE], fetching, done)
+        for t in (*fetching, beside):
             t.join()
         return self.finish(time.monotonic() - start)
 
@@ -352,15 +362,6 @@ class Checks:
         print(f"total: {seconds:.0f} s")
         print(f"{t.passed} passed, {t.failed} failed, {len(t.skips)} skipped")
         return 1 if t.failed or not t.passed else 0
-
-
-def guarded(name, work):
-    try:
-        return work()
-    except Exception as e:
-        r = Result()
-        r.fail(f"{name}: {type(e).__name__}: {e}")
-        return r
 
 
 def programs(variant, kind, pattern):

@@ -106,3 +106,30 @@ def test_under_the_emulator_nothing_is_skipped(skips, failed, monkeypatch):
     monkeypatch.setattr(checks, "one", lambda *a, **k: said)
     r = checks.check_neon()
     assert (r.passed, r.failed) == (7, failed)
+
+
+def test_stages_that_wait_run_beside_the_others_after_their_build(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(rc, "LOGS", tmp_path)
+    order = []
+
+    def work(name, seconds=0.0):
+        def run():
+            order.append(f"{name} starts")
+            time.sleep(seconds)
+            order.append(f"{name} ends")
+            r = rc.Result()
+            r.passed = 1
+            return r
+        return name, run
+
+    checks = rc.Checks(rc.argparse.Namespace(quick=True, only=None, list=False))
+    monkeypatch.setattr(checks, "venv", lambda: rc.Result())
+    monkeypatch.setattr(checks, "models", lambda: rc.Result())
+    monkeypatch.setattr(checks, "stages", lambda: iter([
+        work("build-release", 0.2), work("build-asan", 0.2), work("exact", 0.6), work("pytest", 0.3), work("server-asan"), work("server-tsan")]))
+    assert checks.main() == 0
+    at = {line: i for i, line in enumerate(order)}
+    assert at["build-release ends"] < at["pytest starts"] < at["exact ends"]
+    assert max(at["build-asan ends"], at["pytest ends"]) < at["server-asan starts"] < at["exact ends"]
+    assert at["server-asan ends"] < at["server-tsan starts"], "a build that is no stage is not waited for"
+    assert "6 passed, 0 failed, 0 skipped" in capsys.readouterr().out
