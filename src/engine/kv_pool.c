@@ -159,8 +159,26 @@ static enum err_code kv_table_check(const struct kv_pool *p, const struct kv_tab
     return ERR_OK;
 }
 
+void kv_pool_hold(struct kv_pool *p, int32_t page)
+{
+    BUG_ON(page < 0 || page >= p->n_pages || p->refs[page] < 1);
+    p->refs[page]++;
+}
+
+void kv_pool_drop(struct kv_pool *p, int32_t page)
+{
+    BUG_ON(page < 0 || page >= p->n_pages || p->refs[page] < 1);
+    if (--p->refs[page] == 0)
+        p->free_list[p->n_free++] = page;
+}
+
+int32_t kv_pool_refs(const struct kv_pool *p, int32_t page)
+{
+    return p->refs[page];
+}
+
 enum err_code kv_pool_check(const struct kv_pool *p, const struct kv_table *const *tables,
-                            int32_t n_tables, struct err *err)
+                            int32_t n_tables, const int32_t *held, struct err *err)
 {
     enum err_code code = ERR_OK;
     int64_t reserved = 0;
@@ -169,10 +187,12 @@ enum err_code kv_pool_check(const struct kv_pool *p, const struct kv_table *cons
         code = kv_table_check(p, tables[i], i, seen, err);
         reserved += tables[i]->n_reserved;
     }
+    for (int32_t i = 0; held && i < p->n_pages; i++)
+        seen[i] += held[i];
     for (int32_t i = 0; i < p->n_pages && !code; i++)
         if (seen[i] != p->refs[i])
-            code = err_set(err, ERR_STATE, "page %d: %d references, %d table entries", i,
-                           p->refs[i], seen[i]);
+            code = err_set(err, ERR_STATE, "page %d: %d references, %d holders", i, p->refs[i],
+                           seen[i]);
     for (int32_t i = 0; i < p->n_free && !code; i++)
         if (seen[p->free_list[i]]++ != 0)
             code =

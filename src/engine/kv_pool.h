@@ -5,7 +5,7 @@
  * A *table* belongs to one sequence. Its claim (pages held + pages reserved) is what it can use without asking again: pages
  * that it gives up by truncate or drop stay reserved for it until kv_table_reset, so what was promised once is there.
  * Thread: engine thread. Allocation: none after the init functions.
- * Invariants: (1) a page is free xor referenced; (2) a page's count is the number of table entries that name it; (3) a table maps
+ * Invariants: (1) a page is free xor referenced; (2) a page's count is the number of table entries that name it and of other holders; (3) a table maps
  * [first, n) without holes and nothing below first; (4) the tables' reserved pages sum to n_reserved <= n_free.
  * kv_pool_check() verifies all four; tests call it after every operation. */
 #ifndef PLUMB_ENGINE_KV_POOL_H
@@ -70,8 +70,14 @@ void kv_table_share(struct kv_pool *p, struct kv_table *t, const struct kv_table
 /* Pages needed for n tokens. */
 int32_t kv_pages_for(int32_t n_tokens);
 
-/* Verify the invariants over all of the pool's tables. Errors: ERR_STATE, naming the first violation. */
+/* A holder that is no table (prefix.h): one reference more of a page that is in use, one less; the references it has. */
+void kv_pool_hold(struct kv_pool *p, int32_t page);
+void kv_pool_drop(struct kv_pool *p, int32_t page);
+int32_t kv_pool_refs(const struct kv_pool *p, int32_t page);
+
+/* Verify the invariants over all of the pool's tables. held [n_pages]: references of other holders; NULL = none.
+ * Errors: ERR_STATE, naming the first violation. */
 enum err_code kv_pool_check(const struct kv_pool *p, const struct kv_table *const *tables,
-                            int32_t n_tables, struct err *err) MUST_CHECK;
+                            int32_t n_tables, const int32_t *held, struct err *err) MUST_CHECK;
 
 #endif

@@ -492,7 +492,7 @@ enum err_code runner_check(const struct runner *r, struct err *err)
         for (int32_t i = 0; i < r->max_seqs; i++)
             tables[i] = &r->seqs[i].tables[g];
         if (r->pools[g].n_pages > 0)
-            code = kv_pool_check(&r->pools[g], tables, r->max_seqs, err);
+            code = kv_pool_check(&r->pools[g], tables, r->max_seqs, NULL, err);
     }
     mem_free(MEM_CAT_KV, tables);
     return code;

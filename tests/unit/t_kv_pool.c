@@ -32,7 +32,7 @@ static void world_check(const struct world *w)
     const struct kv_table *tables[N_TABLES];
     for (int i = 0; i < N_TABLES; i++)
         tables[i] = &w->tables[i];
-    if (kv_pool_check(&w->pool, tables, N_TABLES, &err))
+    if (kv_pool_check(&w->pool, tables, N_TABLES, NULL, &err))
         fail_msg("%s", err.text);
 }
 
@@ -214,14 +214,14 @@ static void the_checker_finds_planted_faults(void **state)
     assert_int_equal(cover(&w, &w.tables[0], 2 * P, &err), ERR_OK);
     int32_t page = w.tables[0].pages[1];
     w.tables[0].pages[1] = -1; /* a hole */
-    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, &err), ERR_STATE);
+    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, NULL, &err), ERR_STATE);
     w.tables[0].pages[1] = w.tables[0].pages[0]; /* one page twice */
-    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, &err), ERR_STATE);
+    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, NULL, &err), ERR_STATE);
     w.tables[0].pages[1] = w.pool.free_list[0]; /* a free page in use */
-    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, &err), ERR_STATE);
+    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, NULL, &err), ERR_STATE);
     w.tables[0].pages[1] = page;
     w.pool.n_reserved++;
-    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, &err), ERR_STATE);
+    assert_int_equal(kv_pool_check(&w.pool, tables, N_TABLES, NULL, &err), ERR_STATE);
     w.pool.n_reserved--;
     world_check(&w);
     world_close(&w);

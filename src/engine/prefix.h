@@ -1,0 +1,81 @@
+/* prefix.h - kept histories: a tree that says which cache pages hold the keys and values of which ids.
+ *
+ * A node is one page of a pool: 1 to KV_PAGE_TOKENS ids behind those of its parents. Only full nodes have children; a short one is a
+ * *tail*. Roots stand for salts: requests of different salts never meet. Each node holds one reference of its page, so that a page
+ * may be in use by running sequences and kept at the same time; nobody writes a page that a node holds.
+ * Lookup goes by a hash of (parent, ids) with full compare, then by the longest common run among the last node's children.
+ * Eviction takes leaves only, by GreedyDual (Young 1994; Cao and Irani 1997): priority = clock + seconds to recompute, all pages being
+ * of one size; the clock is the last evicted priority. A page that a sequence uses is never given up.
+ *
+ * Owns: nodes, sized at init; the pool is the caller's. Thread: engine thread. Allocation: none after prefix_init.
+ * Invariants: (1) every node but a root holds exactly one reference of its page; (2) a node's children are reached by hash (full
+ * ones) or by its list (all), and begin differently from one another in full; (3) the heap holds exactly the leaves, lowest priority
+ * first. prefix_check() verifies them; tests call it after every operation. */
+#ifndef PLUMB_ENGINE_PREFIX_H
+#define PLUMB_ENGINE_PREFIX_H
+
+#include "engine/kv_pool.h"
+#include "tensor/backend.h"
+
+#define PREFIX_SALT_BYTES 32
+#define PREFIX_ROOTS      64 /* salts at a time */
+
+struct prefix_node;
+
+struct prefix_stats {
+    int64_t n_nodes;   /* pages held */
+    int64_t n_idle;    /* of them held by no sequence */
+    int64_t n_evicted; /* since the start */
+};
+
+struct prefix {
+    struct kv_pool *pool;
+    int32_t max_idle; /* pages that only the tree holds, at most; 0 = nothing is kept */
+    double clock;
+    int64_t n_evicted;
+    /* private to prefix.c from here */
+    struct prefix_node *nodes; /* [n_slots] */
+    int32_t n_slots, n_nodes, n_roots;
+    int32_t free_slot; /* list through parent; -1 = none */
+    int32_t *buckets;  /* [n_buckets] a power of two; -1 = empty */
+    int32_t n_buckets;
+    int32_t *heap; /* [n_heap] leaves */
+    int32_t n_heap;
+};
+
+/* A lookup's result: ids [0, n_tokens) are in pages[0 .. kv_pages_for(n_tokens)); where n_tokens is no multiple of the page, the last
+ * one is shared only in part and must be copied before anything is written behind. */
+struct prefix_hit {
+    int32_t n_tokens;
+    int32_t *pages; /* the caller's, room for kv_pages_for(n) */
+};
+
+/* Errors: ERR_NOMEM. Release with prefix_release (fine on a zeroed struct; gives the pages back). */
+enum err_code prefix_init(struct prefix *p, struct kv_pool *pool, int32_t max_idle,
+                          struct err *err) MUST_CHECK;
+void prefix_release(struct prefix *p);
+
+/* The longest kept beginning of ids [n]; what is found counts as used. */
+void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+                 int32_t n, struct prefix_hit *hit);
+
+/* Keep ids [n], whose entries of the full table are pages[0 .. kv_pages_for(n)). seconds: to recompute one token. What is kept already
+ * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it. */
+void prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+                int32_t n, const int32_t *pages, double seconds, bool only_full);
+
+/* Give up kept pages, least worth first, until n more are free. Returns how many became free: less where sequences use the rest. */
+int32_t prefix_evict(struct prefix *p, int32_t n);
+/* Give up what is over max_idle. */
+void prefix_trim(struct prefix *p);
+
+/* Pages that only the tree holds: what prefix_evict could free in the end. */
+int32_t prefix_idle(const struct prefix *p);
+void prefix_read_stats(const struct prefix *p, struct prefix_stats *out);
+
+/* held[page] += 1 for each node, for kv_pool_check. */
+void prefix_count_held(const struct prefix *p, int32_t *held);
+/* Errors: ERR_STATE, naming the first violation. */
+enum err_code prefix_check(const struct prefix *p, struct err *err) MUST_CHECK;
+
+#endif
