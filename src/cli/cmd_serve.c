@@ -17,7 +17,7 @@ struct serve_options {
     const char *host, *allow_host, *cors_origin, *alias, *chat_template, *log, *trace;
     const char *api_key_file, *tls_cert, *tls_key;
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
-    int64_t store_bytes, store_days;
+    int64_t store_bytes, store_days, prompt_cache;
     const char *state_dir;
     bool strict_model, metrics_public, insecure_listen, no_store;
     struct server_sampling sampling;
@@ -30,6 +30,7 @@ static void serve_defaults(void *options)
     o->port = 8080;
     o->rows = 16;
     o->drain_seconds = -1;
+    o->prompt_cache = -1;
     server_sampling_unset(&o->sampling);
 }
 
@@ -62,7 +63,9 @@ static int serve_run(void *options)
     const struct serve_options *o = options;
     struct serve_model m = { .options = o->load,
                              .template_path = o->chat_template,
-                             .max_rows = (int32_t)o->rows };
+                             .max_rows = (int32_t)o->rows,
+                             .keep_bytes =
+                                 o->prompt_cache < 0 ? RUNNER_KEEP_ALL : o->prompt_cache };
     struct server_config config = {
         .host = o->host,
         .port = (int)o->port,
@@ -153,6 +156,10 @@ const struct cli_verb cmd_serve = {
               AT(chat_template), 0, 0 },
             { "rows", "N", "answers generated at a time; default 16", CLI_FLAG_INT, AT(rows), 1,
               256 },
+            { "prompt-cache", "SIZE",
+              "most of the cache that may keep finished prompts and answers; 0 = none; default "
+              "all that no answer needs",
+              CLI_FLAG_SIZE, AT(prompt_cache), 0, 1e15 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },
             { "max-stall-ms", "N",

@@ -139,7 +139,7 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     return code;
 }
 
-enum err_code load_engine(struct load *l, int32_t max_rows, struct err *err)
+enum err_code load_engine(struct load *l, int32_t max_rows, int64_t keep_bytes, struct err *err)
 {
     char digest[65];
     weights_digest(l->weights, digest);
@@ -150,6 +150,7 @@ enum err_code load_engine(struct load *l, int32_t max_rows, struct err *err)
                                       .n_ctx = l->o->ctx,
                                       .kv_bytes = l->o->kv_memory,
                                       .max_rows = max_rows,
+                                      .keep_bytes = keep_bytes,
                                       .cache_type = l->cache_type };
     if (o.kv_bytes == 0)
         o.kv_bytes = load_kv_default();

@@ -88,8 +88,9 @@ struct load {
 
 /* Weights, backend, model, tokenizer. o is borrowed until load_close. Errors: of each part; *l is closed then. */
 enum err_code load_open(struct load *l, const struct load_options *o, struct err *err) MUST_CHECK;
-/* Then an engine with room for max_rows rows at a time. */
-enum err_code load_engine(struct load *l, int32_t max_rows, struct err *err) MUST_CHECK;
+/* Then an engine with room for max_rows rows at a time, which keeps histories in keep_bytes of its cache (runner.h). */
+enum err_code load_engine(struct load *l, int32_t max_rows, int64_t keep_bytes,
+                          struct err *err) MUST_CHECK;
 /* The chat template, if the file has one. Errors: those of template_parse. */
 enum err_code load_chat(struct load *l, struct err *err) MUST_CHECK;
 /* Give the engine away: load_close leaves it alone. */

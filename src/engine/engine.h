@@ -22,6 +22,7 @@
 #define ENGINE_HIDDEN_MAX      4   /* control tokens that markers are made of */
 #define ENGINE_CLOSE_MAX       32  /* ids that end a span */
 #define ENGINE_FORCED_MAX      384 /* ids that an answer begins with */
+#define ENGINE_SALT_BYTES      32
 
 struct engine_bytes { /* borrowed bytes, not terminated */
     const char *data;
@@ -118,6 +119,8 @@ struct engine_request {
      * hidden state behind the final norm. max_tokens is 0 then. */
     float *hidden;
     struct engine_guide guide;
+    /* Prompts of different salts never share what was computed. All zero: the usual one. */
+    uint8_t cache_salt[ENGINE_SALT_BYTES];
 };
 
 enum finish {
@@ -172,6 +175,8 @@ struct engine_usage {
     struct {
         const char *name;
         int64_t page_bytes, n_pages;
+        int64_t
+            n_kept; /* pages that only kept histories hold: they are given up when rows need them */
         int64_t n_free;     /* unreferenced pages ... */
         int64_t n_promised; /* ... and how many of them are promised to rows */
     } groups[ENGINE_GROUPS_MAX];
@@ -191,6 +196,8 @@ struct engine_ops {
      * last of its own prompt. Whole pages are shared, a partly used one and what a window holds are copied into unpromised pages.
      * Returns the number of ids that are no longer pending: 0 where nothing can be shared. */
     int32_t (*share)(struct engine *e, row_id row, row_id from);
+    /* The same with what is kept of rows that have taken the same ids before, whoever had them. */
+    int32_t (*reuse)(struct engine *e, row_id row);
     /* Give up the row's memory and promises: all its ids are pending again. */
     void (*rewind)(struct engine *e, row_id row);
     /* Run one step. work [n], each row once; sum of tokens <= max_step_rows. results [n] in the order of work.

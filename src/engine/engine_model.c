@@ -33,6 +33,7 @@ struct row {
     struct engine_signal signal;
     float *hidden; /* [n_embd] the caller's, or NULL */
     int32_t *ids;  /* [ids_max] */
+    uint8_t salt[PREFIX_SALT_BYTES];
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;
@@ -139,6 +140,7 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .signal = req->signal,
                          .hidden = req->hidden,
                          .sample = req->sample };
+    memcpy(row->salt, req->cache_salt, sizeof(row->salt));
     if (row->scores)
         row->scores[0] = (struct engine_token){ .id = req->prompt[0] };
     row->ids = mem_try_array(MEM_CAT_REQUEST, (size_t)row->ids_max, sizeof(*row->ids));
@@ -177,10 +179,18 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
     return ERR_OK;
 }
 
+/* What the row has taken is kept for those that begin alike; what failed is not. */
+static void row_keep(struct engine_model *em, const struct row *row, bool goes_on)
+{
+    if (!row->has_failed && row->ids_max > row->n_prompt) /* what has no answer has no next turn */
+        runner_keep(em->runner, row->seq, row->salt, row->ids, row->n_fed, goes_on);
+}
+
 static void engine_model_close(struct engine *e, row_id id)
 {
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
+    row_keep(em, row, false);
     runner_close(em->runner, row->seq);
     row_release(row);
 }
@@ -215,12 +225,26 @@ static int32_t engine_model_share(struct engine *e, row_id id, row_id from_id)
     return row->n_fed;
 }
 
+static int32_t engine_model_reuse(struct engine *e, row_id id)
+{
+    struct engine_model *em = engine_model_of(e);
+    struct row *row = engine_model_row(em, id);
+    BUG_ON(row->n_fed > 0);
+    if (row->n_scored < row->n_prompt)
+        return 0; /* a score needs its position's logits */
+    mem_guard_enter();
+    row->n_fed = runner_reuse(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
+    mem_guard_leave();
+    return row->n_fed;
+}
+
 /* What was emitted stays: the ids are fed again and only the last one's logits are looked at. */
 static void engine_model_rewind(struct engine *e, row_id id)
 {
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
     mem_guard_enter();
+    row_keep(em, row, false);
     runner_rewind(em->runner, row->seq);
     mem_guard_leave();
     row->n_fed = 0;
@@ -410,6 +434,9 @@ static enum err_code engine_model_step(struct engine *e, const struct engine_wor
         struct sample_job j = { .em = em, .work = work, .results = results, .n = n };
         ops_parallel(em->runner->model->be, sample_lane, &j,
                      n < em->n_samplers ? n : em->n_samplers);
+        for (int32_t i = 0; i < n; i++) /* prompts, for those that come while they run */
+            if (em->items[i].n > 1)
+                row_keep(em, &em->rows[work[i].row], true);
     }
     mem_guard_leave();
     return code;
@@ -437,6 +464,7 @@ static const struct engine_ops engine_model_ops = {
     .open = engine_model_open,
     .grow = engine_model_grow,
     .share = engine_model_share,
+    .reuse = engine_model_reuse,
     .rewind = engine_model_rewind,
     .step = engine_model_step,
     .close = engine_model_close,
@@ -554,7 +582,8 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                  .max_seqs = max_rows,
                                  .max_rows = max_step_rows,
                                  .max_out = max_out,
-                                 .cache_type = o->cache_type };
+                                 .cache_type = o->cache_type,
+                                 .keep_bytes = o->keep_bytes };
     enum err_code code = runner_new(&ro, &em->runner, err);
     int n_samplers = ops_threads(m->be) < max_rows ? ops_threads(m->be) : max_rows;
     while (!code && em->n_samplers < n_samplers && em->n_samplers < ENGINE_SAMPLERS_MAX) {

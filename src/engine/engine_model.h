@@ -21,6 +21,7 @@ struct engine_model_options {
     int32_t max_rows;           /* 0 = ENGINE_MODEL_ROWS */
     int32_t max_step_rows;      /* 0 = ENGINE_MODEL_STEP_ROWS */
     enum dtype cache_type;      /* F32 unless set: the commands pass F16 */
+    int64_t keep_bytes;         /* see runner.h */
 };
 
 #define ENGINE_MODEL_ROWS      16

@@ -8,11 +8,12 @@
 
 struct prefix_node {
     uint64_t key; /* of (parent's key, ids); a root's of its salt */
-    int32_t parent, child, next, prev; /* tree; -1 = none. A free slot's parent is the next free one */
-    int32_t bucket_next;               /* full nodes and roots */
-    int32_t heap_at;                   /* place in the heap; -1 = no leaf */
-    int32_t page;                      /* -1: a root */
-    int32_t n;                         /* ids; 0: a root, -1: a free slot */
+    int32_t parent, child, next,
+        prev;            /* tree; -1 = none. A free slot's parent is the next free one */
+    int32_t bucket_next; /* full nodes and roots */
+    int32_t heap_at;     /* place in the heap; -1 = no leaf */
+    int32_t page;        /* -1: a root */
+    int32_t n;           /* ids; 0: a root, -1: a free slot */
     double seconds, priority;
     union {
         int32_t ids[P];
@@ -100,9 +101,13 @@ static int32_t node_take_slot(struct prefix *p)
     int32_t i = p->free_slot;
     BUG_ON(i < 0); /* a slot for each page and each root */
     p->free_slot = p->nodes[i].parent;
-    p->nodes[i] = (struct prefix_node){
-        .parent = -1, .child = -1, .next = -1, .prev = -1, .bucket_next = -1, .heap_at = -1, .page = -1
-    };
+    p->nodes[i] = (struct prefix_node){ .parent = -1,
+                                        .child = -1,
+                                        .next = -1,
+                                        .prev = -1,
+                                        .bucket_next = -1,
+                                        .heap_at = -1,
+                                        .page = -1 };
     return i;
 }
 
@@ -172,8 +177,8 @@ static uint64_t key_of(const struct prefix *p, int32_t parent, const int32_t *id
 static int32_t find_root(const struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES])
 {
     int32_t i = *bucket_of(p, XXH3_64bits(salt, PREFIX_SALT_BYTES));
-    while (i >= 0 && !(node_is_root(&p->nodes[i]) &&
-                       memcmp(p->nodes[i].salt, salt, PREFIX_SALT_BYTES) == 0))
+    while (i >= 0 &&
+           !(node_is_root(&p->nodes[i]) && memcmp(p->nodes[i].salt, salt, PREFIX_SALT_BYTES) == 0))
         i = p->nodes[i].bucket_next;
     return i;
 }
@@ -343,13 +348,6 @@ void prefix_trim(struct prefix *p)
         prefix_evict(p, n);
 }
 
-void prefix_read_stats(const struct prefix *p, struct prefix_stats *out)
-{
-    *out = (struct prefix_stats){ .n_nodes = p->n_nodes,
-                                  .n_idle = prefix_idle(p),
-                                  .n_evicted = p->n_evicted };
-}
-
 /* --- life --- */
 
 enum err_code prefix_init(struct prefix *p, struct kv_pool *pool, int32_t max_idle, struct err *err)
@@ -404,7 +402,8 @@ static enum err_code check_node(const struct prefix *p, int32_t i, struct err *e
     if (d->n > 0 && kv_pool_refs(p->pool, d->page) < 1)
         return err_set(err, ERR_STATE, "node %d: page %d is free", i, d->page);
     if (is_leaf != (d->heap_at >= 0) || (is_leaf && p->heap[d->heap_at] != i))
-        return err_set(err, ERR_STATE, "node %d: leaf %d, in the heap at %d", i, is_leaf, d->heap_at);
+        return err_set(err, ERR_STATE, "node %d: leaf %d, in the heap at %d", i, is_leaf,
+                       d->heap_at);
     if (d->n == P && find_full(p, d->parent, d->ids) != i)
         return err_set(err, ERR_STATE, "node %d: not found by its hash", i);
     if (node_is_root(d) && (d->child < 0 || find_root(p, d->salt) != i))

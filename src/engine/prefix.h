@@ -22,12 +22,6 @@
 
 struct prefix_node;
 
-struct prefix_stats {
-    int64_t n_nodes;   /* pages held */
-    int64_t n_idle;    /* of them held by no sequence */
-    int64_t n_evicted; /* since the start */
-};
-
 struct prefix {
     struct kv_pool *pool;
     int32_t max_idle; /* pages that only the tree holds, at most; 0 = nothing is kept */
@@ -71,7 +65,6 @@ void prefix_trim(struct prefix *p);
 
 /* Pages that only the tree holds: what prefix_evict could free in the end. */
 int32_t prefix_idle(const struct prefix *p);
-void prefix_read_stats(const struct prefix *p, struct prefix_stats *out);
 
 /* held[page] += 1 for each node, for kv_pool_check. */
 void prefix_count_held(const struct prefix *p, int32_t *held);

@@ -1,7 +1,10 @@
 #include "engine/runner.h"
+#include "base/clock.h"
 #include "tensor/ops.h"
 
 #include <string.h>
+
+#define RUNNER_TIMED_ROWS 16 /* steps of fewer tokens say little about what a prompt's cost */
 
 static const char *const group_names[MODEL_GROUP_COUNT] = { "full", "window" };
 
@@ -108,6 +111,23 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
     return ERR_OK;
 }
 
+static bool runner_can_keep(const struct model *m)
+{
+    return m->has_group[MODEL_GROUP_FULL] && !m->has_group[MODEL_GROUP_WINDOW];
+}
+
+static enum err_code runner_alloc_prefix(struct runner *r, int64_t keep_bytes, struct err *err)
+{
+    if (keep_bytes == 0 || !runner_can_keep(r->model))
+        return ERR_OK;
+    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
+    int64_t n = keep_bytes / (int64_t)r->page_bytes[MODEL_GROUP_FULL];
+    r->hit_pages = mem_try_array(MEM_CAT_KV, (size_t)kv_pages_for(r->n_ctx), sizeof(*r->hit_pages));
+    if (!r->hit_pages)
+        return err_set(err, ERR_NOMEM, "prompt cache: no memory for %d tokens", r->n_ctx);
+    return prefix_init(&r->prefix, p, n < p->n_pages ? (int32_t)n : p->n_pages, err);
+}
+
 static enum err_code runner_alloc_seqs(struct runner *r, struct err *err)
 {
     r->seqs = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*r->seqs));
@@ -173,6 +193,8 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     if (!code)
         code = runner_alloc_seqs(r, err);
     if (!code)
+        code = runner_alloc_prefix(r, o->keep_bytes, err);
+    if (!code)
         code = runner_alloc_step(r, err);
     if (code) {
         runner_free(r);
@@ -192,6 +214,8 @@ void runner_free(struct runner *r)
             kv_table_release(&r->seqs[i].tables[g]);
         }
     mem_free(MEM_CAT_KV, r->seqs);
+    prefix_release(&r->prefix);
+    mem_free(MEM_CAT_KV, r->hit_pages);
     if (r->slab)
         r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->slab, r->slab_bytes);
     mem_free(MEM_CAT_KV, r->layers);
@@ -218,6 +242,15 @@ static int32_t runner_unpromised(const struct runner *r, int group)
     return r->pools[group].n_free - r->pools[group].n_reserved;
 }
 
+/* n pages of the group that are free and not promised: kept histories give theirs up for it, if that is enough. */
+static bool runner_make_room(struct runner *r, int group, int32_t n)
+{
+    int32_t lacks = n - runner_unpromised(r, group);
+    if (lacks > 0 && group == MODEL_GROUP_FULL && prefix_idle(&r->prefix) >= lacks)
+        prefix_evict(&r->prefix, lacks);
+    return n <= runner_unpromised(r, group);
+}
+
 enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err)
 {
     int32_t i = 0;
@@ -238,6 +271,7 @@ void runner_rewind(struct runner *r, int32_t seq)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &s->tables[g]);
     s->len = 0;
+    prefix_trim(&r->prefix); /* what the sequence used with the tree is idle now */
 }
 
 void runner_close(struct runner *r, int32_t seq)
@@ -263,7 +297,7 @@ enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens, st
         return err_set(err, ERR_FULL, "%d tokens are over the context of %d", n_tokens, r->n_ctx);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         int32_t n = runner_lacks(r, s, g, n_tokens);
-        if (n > runner_unpromised(r, g))
+        if (!runner_make_room(r, g, n))
             return err_set(
                 err, ERR_NOMEM,
                 "%d tokens need %d pages more of %s attention, %d of %d are free and not promised",
@@ -288,12 +322,12 @@ static int32_t runner_copy_first(const struct runner *r, int group, int32_t n)
     return lowest > 0 ? lowest / KV_PAGE_TOKENS : 0;
 }
 
-static bool runner_can_share(const struct runner *r, const struct runner_seq *from, int32_t n)
+static bool runner_can_share(struct runner *r, const struct runner_seq *from, int32_t n)
 {
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         int32_t first = runner_copy_first(r, g, n);
         if (r->model->has_group[g] &&
-            (first < from->tables[g].first || kv_pages_for(n) - first > runner_unpromised(r, g)))
+            (first < from->tables[g].first || !runner_make_room(r, g, kv_pages_for(n) - first)))
             return false;
     }
     return true;
@@ -334,6 +368,56 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
             runner_share_group(r, g, &s->tables[g], &f->tables[g], n);
     s->len = n;
     return n;
+}
+
+/* --- kept histories --- */
+
+void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+                 const int32_t *ids, int32_t n_tokens, bool only_full)
+{
+    const struct runner_seq *s = &r->seqs[seq];
+    BUG_ON(!s->is_open || n_tokens > s->len);
+    if (r->prefix.max_idle == 0)
+        return;
+    prefix_put(&r->prefix, salt, ids, n_tokens, s->tables[MODEL_GROUP_FULL].pages, r->token_seconds,
+               only_full);
+}
+
+/* The entry behind the table's shared ones becomes a copy of the page, of which the tokens below n_tokens are wanted. False: no room. */
+static bool runner_reuse_part(struct runner *r, struct kv_table *t, int32_t page, int32_t n_tokens)
+{
+    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
+    kv_pool_hold(p, page); /* it must not be given up for its own copy */
+    bool has_room = runner_make_room(r, MODEL_GROUP_FULL, 1);
+    if (has_room) {
+        enum err_code code = kv_table_reserve(p, t, 1, NULL);
+        if (!code)
+            code = kv_table_extend(p, t, n_tokens, NULL);
+        BUG_ON(code != ERR_OK); /* runner_make_room has asked */
+        for (int64_t l = 0; l < r->model->n_layers; l++)
+            ops_kv_copy_page(r->model->be, &r->layers[l], t->pages[t->n - 1], page);
+    }
+    kv_pool_drop(p, page);
+    return has_room;
+}
+
+int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+                     const int32_t *ids, int32_t n)
+{
+    struct runner_seq *s = &r->seqs[seq];
+    struct kv_table *t = &s->tables[MODEL_GROUP_FULL];
+    struct prefix_hit hit = { .pages = r->hit_pages };
+    BUG_ON(!s->is_open || s->len > 0 || t->n > 0 || t->n_reserved > 0);
+    if (r->prefix.max_idle == 0)
+        return 0;
+    prefix_find(&r->prefix, salt, ids, n, &hit);
+    int32_t n_full = hit.n_tokens / KV_PAGE_TOKENS;
+    const struct kv_table found = { .pages = hit.pages, .n = n_full, .cap = t->cap };
+    kv_table_share(&r->pools[MODEL_GROUP_FULL], t, &found, n_full);
+    s->len = n_full * KV_PAGE_TOKENS;
+    if (hit.n_tokens > s->len && runner_reuse_part(r, t, hit.pages[n_full], hit.n_tokens))
+        s->len = hit.n_tokens;
+    return s->len;
 }
 
 /* --- rollback --- */
@@ -460,8 +544,11 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
         runner_add_rows(r, &st, &items[i]);
         wants_hidden = wants_hidden || items[i].wants_hidden;
     }
+    int64_t start = clock_us();
     if (!code)
         code = runner_forward(r, &st, wants_hidden, err);
+    if (!code && st.n_rows >= RUNNER_TIMED_ROWS)
+        r->token_seconds = (double)(clock_us() - start) * 1e-6 / st.n_rows;
     const uint8_t *failed = r->failed;
     for (int32_t i = 0; i < n && !code; i++) {
         runner_commit(r, &items[i], failed);
@@ -480,6 +567,7 @@ void runner_usage(const struct runner *r, struct engine_usage *out)
             out->groups[out->n_groups].page_bytes = (int64_t)r->page_bytes[g];
             out->groups[out->n_groups].n_pages = r->pools[g].n_pages;
             out->groups[out->n_groups].n_free = r->pools[g].n_free;
+            out->groups[out->n_groups].n_kept = g == MODEL_GROUP_FULL ? prefix_idle(&r->prefix) : 0;
             out->groups[out->n_groups++].n_promised = r->pools[g].n_reserved;
         }
 }
@@ -488,12 +576,19 @@ enum err_code runner_check(const struct runner *r, struct err *err)
 {
     enum err_code code = ERR_OK;
     const struct kv_table **tables = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*tables));
+    const struct kv_pool *full = &r->pools[MODEL_GROUP_FULL];
+    int32_t *held = mem_alloc(MEM_CAT_KV, (size_t)full->n_pages * sizeof(*held));
+    prefix_count_held(&r->prefix, held);
+    if (r->prefix.max_idle > 0)
+        code = prefix_check(&r->prefix, err);
     for (int g = 0; g < MODEL_GROUP_COUNT && !code; g++) {
         for (int32_t i = 0; i < r->max_seqs; i++)
             tables[i] = &r->seqs[i].tables[g];
         if (r->pools[g].n_pages > 0)
-            code = kv_pool_check(&r->pools[g], tables, r->max_seqs, NULL, err);
+            code = kv_pool_check(&r->pools[g], tables, r->max_seqs,
+                                 g == MODEL_GROUP_FULL ? held : NULL, err);
     }
     mem_free(MEM_CAT_KV, tables);
+    mem_free(MEM_CAT_KV, held);
     return code;
 }

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
+#include "engine/prefix.h"
 #include "model/model.h"
 
 struct runner_options {
@@ -21,7 +22,11 @@ struct runner_options {
     int32_t max_rows;      /* tokens in one step, all sequences together */
     int32_t max_out;       /* rows of one step with logits */
     enum dtype cache_type; /* F16, BF16, F32, KV_Q8 or KV_Q4 */
+    /* Bytes of the cache that histories nobody uses may keep; 0 = nothing is kept, RUNNER_KEEP_ALL = while nobody needs it */
+    int64_t keep_bytes;
 };
+
+#define RUNNER_KEEP_ALL INT64_MAX
 
 #define RUNNER_KV_DEFAULT ((int64_t)1 << 30)
 
@@ -39,11 +44,14 @@ struct runner {
     struct kv_pool pools[MODEL_GROUP_COUNT]; /* n_pages 0 where the model has no such layers */
     size_t page_bytes[MODEL_GROUP_COUNT];    /* of all the group's layers together */
     struct runner_seq *seqs;                 /* [max_seqs] */
+    struct prefix prefix; /* over the pages of full layers; zeroed where nothing is kept */
+    double token_seconds; /* of a prompt, by the last steps; 0 = not known */
     /* private to runner.c from here */
     struct kv_layer *layers; /* [L] */
     uint8_t *slab;           /* [slab_bytes] backend memory that the layers share */
     size_t slab_bytes;
     struct model_scratch scratch;
+    int32_t *hit_pages;                        /* [kv_pages_for(n_ctx)] */
     int32_t *ids, *pos;                        /* [max_rows] */
     uint8_t *failed;                           /* [max_rows] */
     int32_t *out_rows;                         /* [max_out] */
@@ -86,6 +94,15 @@ enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens,
  * a page that two sequences hold is never written and the window's promises stay exact. Need: n_tokens <= the other's length.
  * Returns the number of tokens, 0 too where the other has let go of positions that the next token needs. */
 int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_tokens);
+
+/* Keep the sequence's tokens, whose ids are ids[0, n_tokens), for others that begin alike; n_tokens <= its length. only_full: it goes on,
+ * so its last, partly used page is left out. Nothing is computed or copied; what is over keep_bytes is given up. */
+void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+                 const int32_t *ids, int32_t n_tokens, bool only_full);
+
+/* Begin an empty sequence without promises with what is kept of ids [n]: as runner_share. Returns the number of tokens. */
+int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+                     const int32_t *ids, int32_t n);
 
 /* Forget all tokens, pages and promises. */
 void runner_rewind(struct runner *r, int32_t seq);

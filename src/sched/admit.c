@@ -279,22 +279,39 @@ static bool sched_waits_for_sibling(struct sched *s, const struct sched_request 
     return row && row->n_fed < r->engine.n_prompt - 1 && !row->is_paused;
 }
 
-/* Memory for all of the row's ids and some to come, and what another row has computed of them. */
+/* The row begins with n ids that it need not take. */
+static void sched_count_found(struct sched *s, struct sched_row *row, int32_t n, bool is_shared)
+{
+    int32_t of_prompt = n < row->request->engine.n_prompt ? n : row->request->engine.n_prompt;
+    int32_t more = of_prompt - row->n_prompt;
+    if (more <= 0)
+        return;
+    row->n_prompt = of_prompt;
+    if (is_shared) {
+        row->result.n_shared += more;
+        s->stats.shared_tokens += more;
+    } else {
+        row->result.n_cached += more;
+        s->stats.cached_tokens += more;
+    }
+}
+
+/* Memory for all of the row's ids and some to come, and what another row has computed of them: one of the same submission that runs,
+ * or any before. */
 static bool sched_let_in(struct sched *s, struct sched_row *row, struct err *err)
 {
     const struct sched_row *from = sched_sibling(s, row->request);
     int32_t n = from ? s->engine->ops->share(s->engine, row->row, from->row) : 0;
+    bool is_shared = n > 0;
+    if (!is_shared)
+        n = s->engine->ops->reuse(s->engine, row->row);
     if (!sched_promise(s, row, row->n_ids + SCHED_PROMISE, false, err)) {
         s->engine->ops->rewind(s->engine, row->row);
         return false;
     }
     row->is_parked = false;
     row->n_fed = n;
-    if (n > row->n_prompt) {
-        row->result.n_shared = n - row->n_prompt;
-        row->n_prompt = n;
-        s->stats.shared_tokens += row->result.n_shared;
-    }
+    sched_count_found(s, row, n, is_shared);
     return true;
 }
 
@@ -336,7 +353,7 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
     if (trace_is_on() && r->trace != 0)
         trace_span("engine.admission_wait", r->trace, r->submitted_us, row->opened_us,
                    "{\"rows\":%d}", s->n_rows);
-    rank_charge(r, r->engine.n_prompt - row->result.n_shared);
+    rank_charge(r, r->engine.n_prompt - row->result.n_shared - row->result.n_cached);
     s->n_rows++;
     return true;
 }

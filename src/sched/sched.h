@@ -61,7 +61,8 @@ struct sched_finished {
     int64_t text_safe;
     int32_t n_prompt, n_tokens; /* taken from the prompt; emitted */
     int32_t n_reasoning;        /* of these, in a think span */
-    int32_t n_shared;           /* prompt tokens that another row of the submission had computed */
+    int32_t n_shared;           /* prompt tokens that another row of the submission had computed; */
+    int32_t n_cached;           /* that rows before it had: they were kept */
     int32_t n_preempted;        /* times that it gave up its memory */
     int64_t queued_us, prefill_us, decode_us;
     struct err err;
@@ -110,6 +111,7 @@ struct sched_stats {          /* a snapshot; each number by itself */
     int64_t steps, prompt_tokens, tokens;                   /* taken and emitted since the start */
     int64_t shared_tokens,
         recomputed_tokens; /* not taken because shared; taken again after a preemption */
+    int64_t cached_tokens; /* not taken because kept */
     int64_t last_step_us;
     struct engine_usage cache;
     struct histogram_snapshot histograms[SCHED_HISTOGRAM_COUNT];

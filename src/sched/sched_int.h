@@ -43,12 +43,13 @@ struct sched_counters {                /* one writer each unless said; read from
     _Atomic int64_t waiting;           /* written by submitters too */
     _Atomic int64_t accepted, refused; /* written by submitters */
     _Atomic int64_t running, paused, finished, cancelled, failed, expired, preempted;
-    _Atomic int64_t steps, prompt_tokens, tokens, shared_tokens, recomputed_tokens;
+    _Atomic int64_t steps, prompt_tokens, tokens, shared_tokens, recomputed_tokens, cached_tokens;
     _Atomic int64_t last_step_us, step_started_us;
     _Atomic int32_t n_groups; /* written once, after names and sizes */
     const char *group_names[ENGINE_GROUPS_MAX];
     int64_t group_page_bytes[ENGINE_GROUPS_MAX], group_pages[ENGINE_GROUPS_MAX];
     _Atomic int64_t group_free[ENGINE_GROUPS_MAX], group_promised[ENGINE_GROUPS_MAX];
+    _Atomic int64_t group_kept[ENGINE_GROUPS_MAX];
     struct histogram histograms[SCHED_HISTOGRAM_COUNT];
 };
 

@@ -26,6 +26,7 @@ void sched_stats_rows(struct sched *s)
         }
         c->group_free[i] = u.groups[i].n_free;
         c->group_promised[i] = u.groups[i].n_promised;
+        c->group_kept[i] = u.groups[i].n_kept;
     }
     if (c->n_groups == 0)
         c->n_groups = u.n_groups;
@@ -40,6 +41,7 @@ static void sched_read_cache(const struct sched_counters *c, struct engine_usage
         out->groups[i].n_pages = c->group_pages[i];
         out->groups[i].n_free = c->group_free[i];
         out->groups[i].n_promised = c->group_promised[i];
+        out->groups[i].n_kept = c->group_kept[i];
     }
 }
 
@@ -62,6 +64,7 @@ void sched_read_stats(const struct sched *s, struct sched_stats *out)
         .tokens = c->tokens,
         .shared_tokens = c->shared_tokens,
         .recomputed_tokens = c->recomputed_tokens,
+        .cached_tokens = c->cached_tokens,
         .last_step_us = c->last_step_us,
         .step_started_us = c->step_started_us,
     };

@@ -303,6 +303,14 @@ static void call_leg_failed(struct leg *leg)
     call_stream_end(leg);
 }
 
+/* A prompt counts once, however many answers it has: then its cached part does too. */
+static void call_count_cached(struct call *call, const struct leg *leg,
+                              const struct sched_finished *f)
+{
+    if (leg->index == call->prepared->prompts[leg->prompt].first)
+        call->usage.cached_tokens += f->n_cached;
+}
+
 static void call_finished(struct leg *leg, const struct sched_finished *f)
 {
     struct call *call = leg->call;
@@ -318,6 +326,7 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
     s->legs[leg->id % LIMIT_LIVE] = NULL;
     s->n_legs--;
     call->usage.prompt_tokens = call->prepared->prompt_tokens;
+    call_count_cached(call, leg, f);
     call->usage.completion_tokens += leg->end.n_tokens;
     call->usage.reasoning_tokens += f->n_reasoning;
     call->usage.prompt_us += f->prefill_us;

@@ -94,6 +94,7 @@ static const struct fields_row fields_table[] = {
     { "add_generation_prompt", CHAT | SIGNAL, BOOL, 0, 0, AT(add_generation_prompt), "true unless given", NULL },
     { "priority", EVERY, INT, -1000, 1000, AT(priority), "lower goes first; 0 unless given", NULL },
     { "deadline_ms", EVERY, INT, 1, 604800000, AT(deadline_ms), "so long after its arrival the request ends with an error (504, `deadline_exceeded`); what was streamed stays", NULL },
+    { "cache_salt", EVERY, OTHER, 0, 0, 0, "a string: prompts of different salts never share what was computed, so that how soon an answer comes tells nothing of another tenant's prompts", "string(0,256)" },
     { "background", ALL | SIGNAL | EMB, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do", NULL },
     { "count", SIGNAL, INT, 1, ENGINE_SIGNAL_BINS_MAX, AT(count), "bins; 80 unless given", NULL },
     { "minimum", SIGNAL, NUMBER, -1e6, 0, AT(minimum), "where the first bin begins, below 0; -20 unless given", NULL },

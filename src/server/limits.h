@@ -43,6 +43,7 @@
 #define LIMIT_LOGIT_BIAS       4096        /* entries */
 #define LIMIT_IGNORED_NAMES    32          /* unknown fields named in x-plumb-ignored ... */
 #define LIMIT_IGNORED_BYTES    512         /* ... and their bytes */
+#define LIMIT_SALT_BYTES       256         /* of cache_salt */
 #define LIMIT_REQUEST_ID_BYTES 128         /* of a client's X-Request-Id */
 #define LIMIT_DRAIN_SECONDS    30          /* running answers may go on so long after SIGTERM */
 #define LIMIT_WEDGED_SECONDS   120         /* a step that takes longer will not end any more */

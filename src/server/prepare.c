@@ -1,4 +1,8 @@
 /* prepare.c - the way in, and the fields of a generation. */
+#define ERR_STATE OPENSSL_ERR_STATE /* a type of theirs has the name of a code of ours */
+#include <openssl/evp.h>
+#undef ERR_STATE
+
 #include "base/clock.h"
 #include "base/trace.h"
 #include "server/prepare_int.h"
@@ -227,6 +231,21 @@ static void prepare_turn(struct prepare_generation *g)
     g->p->is_background = f->background;
 }
 
+/* Any text is a salt; the engine has room for its digest. */
+static bool prepare_salt(struct prepare_generation *g, struct api_error *e)
+{
+    const struct json *v = json_get_set(g->body, "cache_salt");
+    unsigned n;
+    if (!v)
+        return true;
+    if (!json_is(v, JSON_TYPE_STRING) || v->len > LIMIT_SALT_BYTES)
+        return api_error_set(e, 400, NULL, "cache_salt",
+                             "cache_salt: must be a string of at most %d bytes", LIMIT_SALT_BYTES);
+    BUG_ON(EVP_Digest(v->text, v->len, g->engine.cache_salt, &n, EVP_sha256(), NULL) != 1 ||
+           n != sizeof(g->engine.cache_salt));
+    return true;
+}
+
 /* /signal: the distribution after the prompt, no answer. */
 static bool prepare_signal(struct prepare_generation *g, struct api_error *e)
 {
@@ -277,6 +296,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
     enum fields_route route = routes[g->p->kind];
     if (!fields_read(g->body, route, &g->fields, g->p->ignored, e) ||
         !prepare_model_name(g->ctx, g->body, e))
+        return false;
+    if (!prepare_salt(g, e))
         return false;
     prepare_turn(g);
     prepare_sampling(g, seed);

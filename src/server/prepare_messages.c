@@ -506,6 +506,7 @@ static void claude_write_fields(struct claude *q)
         { "logit_bias", "logit_bias" },
         { "ignore_eos", "ignore_eos" },
         { "priority", "priority" },
+        { "cache_salt", "cache_salt" },
         { "deadline_ms", "deadline_ms" },
         { "thinking", "thinking" },
         { "thinking_budget", "thinking_budget" },

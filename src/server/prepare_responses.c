@@ -287,6 +287,7 @@ static void responses_options(const struct responses *q, struct json_writer *w)
         "chat_template_kwargs",
         "documents",
         "priority",
+        "cache_salt",
         "deadline_ms",
         "parallel_tool_calls",
         "thinking",

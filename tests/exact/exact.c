@@ -66,15 +66,17 @@ static const struct exact_model models[] = {
 };
 
 static const struct lab_config configs[] = {
-    { "ref", "ref", NULL, 1, DTYPE_F16 },
-    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16 },
-    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16 },
-    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16 },
-    { "cpu generic", "cpu", "generic", 2, DTYPE_F16 },
-    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16 },
-    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16 },
-    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16 },
-    { "cpu amx", "cpu", "amx", 2, DTYPE_F16 },
+    { "ref", "ref", NULL, 1, DTYPE_F16, 0 },
+    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0 },
+    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0 },
+    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0 },
+    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0 },
+    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0 },
+    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0 },
+    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0 },
+    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0 },
+    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000 },
+    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5 },
 };
 
 static const struct scenario scenarios[] = {
@@ -83,7 +85,8 @@ static const struct scenario scenarios[] = {
     { "mixed 1", SCHEDULE_MIXED, 1 },         { "mixed 2", SCHEDULE_MIXED, 2 },
     { "mixed 3", SCHEDULE_MIXED, 3 },         { "preempted 1", SCHEDULE_PREEMPTED, 1 },
     { "preempted 2", SCHEDULE_PREEMPTED, 2 }, { "shared prompt", SCHEDULE_FORKED, 100 },
-    { "shared half", SCHEDULE_FORKED, 50 },
+    { "shared half", SCHEDULE_FORKED, 50 },   { "warm", SCHEDULE_WARM, 100 },
+    { "warm half", SCHEDULE_WARM, 50 },
 };
 
 /* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from
@@ -116,8 +119,10 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
                      (s->schedule == SCHEDULE_FORKED && s->chunk < 100);
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
+    if (c->keep_pages > 0)
+        return s->schedule != SCHEDULE_FORKED && s->schedule != SCHEDULE_ALONE;
     if (strcmp(c->name, "cpu 2 threads") == 0)
-        return true;
+        return s->schedule != SCHEDULE_WARM;
     if (!m->is_real)
         return s->schedule == SCHEDULE_ALONE || s->schedule == SCHEDULE_MIXED;
     return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
@@ -424,7 +429,7 @@ static void run_cache_cell(const struct exact_model *m, const char *path,
     char name[64];
     struct lab lab;
     struct err err;
-    struct lab_config c = { name, k->backend, k->level, k->threads, type };
+    struct lab_config c = { name, k->backend, k->level, k->threads, type, 0 };
     snprintf(name, sizeof(name), "%s %s %d, cache %s", k->backend, k->level ? k->level : "auto",
              k->threads, dtype_info(type)->name);
     enum err_code code = lab_open(&lab, path, &c, &err);

@@ -17,6 +17,7 @@ struct lab_config {
     const char *level;   /* cpu: name of a level; NULL = all that the machine has */
     int threads;
     enum dtype cache_type;
+    int32_t keep_pages; /* of the cache, for histories that rows may begin with */
 };
 
 struct lab {
@@ -27,6 +28,7 @@ struct lab {
     struct engine_bytes *token_bytes;
     int32_t n_vocab;
     int32_t end_id;
+    int64_t n_reused; /* ids that rows began with */
 };
 
 /* Errors: those of opening. ERR_UNSUPPORTED: the machine lacks the level. Close with lab_close (fine on a zeroed lab). */
@@ -54,6 +56,7 @@ enum schedule {
     SCHEDULE_MIXED, /* all at once: random joins, chunks and pauses, and a stranger that is cancelled; chunk is the seed */
     SCHEDULE_PREEMPTED, /* the same, and rows give up their memory at random points */
     SCHEDULE_FORKED, /* each request begins with what a row of the same prompt has computed, chunk per cent of it */
+    SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise */
 };
 
 struct scenario {

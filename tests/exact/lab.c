@@ -43,6 +43,18 @@ static enum err_code lab_read_tokens(struct lab *lab, struct err *err)
     return ERR_OK;
 }
 
+/* Of a page of the full layers, all together. */
+static int64_t lab_page_bytes(const struct lab *lab, const struct lab_config *config)
+{
+    const struct model *m = lab->model;
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < m->n_layers; i++)
+        if (m->layers[i].group == MODEL_GROUP_FULL)
+            bytes += (int64_t)m->be->ops->kv_page_bytes(m->be, config->cache_type,
+                                                        (int)m->n_kv_heads, (int)m->head_dim);
+    return bytes;
+}
+
 enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
                        struct err *err)
 {
@@ -66,6 +78,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .max_rows = EXACT_REQUESTS_MAX + 1,
                                           .max_step_rows = EXACT_STEP_ROWS,
                                           .cache_type = config->cache_type };
+        o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
         code = engine_model_new(&o, &lab->engine, err);
     }
     if (code)
@@ -146,9 +159,19 @@ static enum err_code row_open(struct lab *lab, const struct exact_request *req,
     return code;
 }
 
+/* Begin with what is kept, where the lab keeps anything. */
+static void row_reuse(struct lab *lab, struct runner_row *row)
+{
+    int32_t n = lab->engine->ops->reuse(lab->engine, row->row);
+    row->pending -= n;
+    lab->n_reused += n;
+}
+
 static enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code,
                               struct err *err)
 {
+    if (!code && row->pending == row->req->engine.n_prompt + row->n_emitted)
+        row_reuse(lab, row);
     return code ? code : lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
 }
 
@@ -377,6 +400,21 @@ static enum err_code fork_run(struct lab *lab, int32_t percent, const struct exa
     return code;
 }
 
+/* --- kept histories --- */
+
+static enum err_code warm_run(struct lab *lab, int32_t percent, const struct exact_request *req,
+                              struct buf *record, struct err *err)
+{
+    static struct exact_request lead;
+    struct runner_row row;
+    lead = *req;
+    enum err_code code = fork_lead(lab, &lead, percent, &row, err);
+    row_close(lab, &row);
+    if (!code)
+        code = runner_check(engine_model_runner(lab->engine), err);
+    return code ? code : alone_run(lab, 7, req, record, err);
+}
+
 enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
                            const struct exact_request *requests, int n, struct buf *records,
                            struct err *err)
@@ -387,6 +425,13 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
     case SCHEDULE_ALONE:
         for (int i = 0; i < n && !code; i++)
             code = alone_run(lab, sc->chunk, &requests[i], &records[i], err);
+        return code;
+    case SCHEDULE_WARM:
+        lab->n_reused = 0;
+        for (int i = 0; i < n && !code; i++)
+            code = warm_run(lab, sc->chunk, &requests[i], &records[i], err);
+        if (!code && lab->n_reused == 0 && !lab->model->has_group[MODEL_GROUP_WINDOW])
+            code = err_set(err, ERR_STATE, "no request began with what was kept");
         return code;
     case SCHEDULE_FORKED:
         for (int i = 0; i < n && !code; i++)

@@ -110,7 +110,7 @@ static void run_model(struct model *m, const struct tokenizer *t)
     mem_free(MEM_CAT_BASE, bytes);
 }
 
-static void run_file(const struct weights *w)
+static void run_file(struct weights *w)
 {
     struct err err = { 0 };
     struct tokenizer *t = NULL;

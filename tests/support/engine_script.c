@@ -209,6 +209,11 @@ static int32_t script_share(struct engine *e, row_id id, row_id from_id)
     return row->n_fed = n;
 }
 
+static int32_t script_reuse(struct engine *e, row_id id)
+{
+    return 0;
+}
+
 static void script_rewind(struct engine *e, row_id id)
 {
     struct engine_script *s = (struct engine_script *)e;
@@ -339,6 +344,7 @@ static const struct engine_ops script_ops = {
     .open = script_open,
     .grow = script_grow,
     .share = script_share,
+    .reuse = script_reuse,
     .rewind = script_rewind,
     .step = script_step,
     .close = script_close,

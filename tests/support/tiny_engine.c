@@ -42,6 +42,7 @@ void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config)
         .max_rows = config->max_rows,
         .max_step_rows = config->max_step_rows ? config->max_step_rows : 32,
         .cache_type = DTYPE_F16,
+        .keep_bytes = config->keep_bytes,
     };
     tiny_engine_must(engine_model_new(&eo, &t->engine, &err), config->file, &err);
 }
@@ -62,7 +63,7 @@ void tiny_engine_check(const struct tiny_engine *t)
     t->engine->ops->usage(t->engine, &u);
     for (int32_t i = 0; i < u.n_groups; i++)
         BUG_ON(u.groups[i].n_promised < 0 || u.groups[i].n_promised > u.groups[i].n_free ||
-               u.groups[i].n_free > u.groups[i].n_pages);
+               u.groups[i].n_free + u.groups[i].n_kept > u.groups[i].n_pages);
 }
 
 int64_t tiny_engine_page_bytes(const struct tiny_engine *t, int group)

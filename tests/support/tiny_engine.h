@@ -18,7 +18,7 @@ struct tiny_engine {
 struct tiny_config {
     const char *file;
     int32_t n_ctx, max_rows, max_step_rows;
-    int64_t kv_bytes;
+    int64_t kv_bytes, keep_bytes;
     int threads; /* 0 = 1 */
 };
 

@@ -31,7 +31,7 @@ struct world {
     struct kind kinds[KINDS];
     struct live rows[ROWS];
     uint32_t seed, turn, n_draws;
-    int n_shared, n_rewound, n_refused, n_finished;
+    int n_reused, n_shared, n_rewound, n_refused, n_finished;
 };
 
 static uint32_t dice(struct world *w, uint32_t n)
@@ -64,7 +64,7 @@ static void world_kinds(struct world *w)
 }
 
 /* Cache for about two and a half of five rows. */
-static void world_open(struct world *w, const char *file, uint32_t seed)
+static void world_open(struct world *w, const char *file, uint32_t seed, int32_t keep_pages)
 {
     memset(w, 0, sizeof(*w));
     w->seed = seed;
@@ -79,6 +79,7 @@ static void world_open(struct world *w, const char *file, uint32_t seed)
     w->t.engine->ops->usage(w->t.engine, &u);
     for (int32_t g = 0; g < u.n_groups; g++)
         config.kv_bytes += u.groups[g].page_bytes * (g ? 11 : 9);
+    config.keep_bytes = u.groups[0].page_bytes * keep_pages;
     tiny_engine_close(&w->t);
     tiny_engine_open(&w->t, &config);
 }
@@ -116,6 +117,17 @@ static void world_share(struct world *w, struct live *l)
     l->pending -= n;
     l->promised = n;
     w->n_shared += n > 0;
+}
+
+static void world_reuse(struct world *w, struct live *l)
+{
+    if (live_taken(l) > 0 || l->promised > 0)
+        return;
+    int32_t n = w->t.engine->ops->reuse(w->t.engine, l->row);
+    assert_in_range(n, 0, l->pending - 1);
+    l->pending -= n;
+    l->promised = n;
+    w->n_reused += n > 0;
 }
 
 static void world_grow(struct world *w, struct live *l)
@@ -197,7 +209,10 @@ static void world_turn(struct world *w)
     uint32_t what = dice(w, 16);
     if (!l->is_open) {
         world_join(w, l);
-        world_share(w, l);
+        if (dice(w, 2) == 0)
+            world_share(w, l);
+        else
+            world_reuse(w, l);
     } else if (what < 3) {
         world_grow(w, l);
     } else if (what == 3 && dice(w, 3) == 0) {
@@ -207,6 +222,7 @@ static void world_turn(struct world *w)
         w->n_rewound++;
     } else if (what == 4) {
         world_share(w, l);
+        world_reuse(w, l);
     } else if (what == 5 && dice(w, 5) == 0) {
         world_leave(w, l);
     } else {
@@ -218,11 +234,13 @@ static void world_turn(struct world *w)
 static void random_operations_change_no_answer(void **state)
 {
     static struct world w;
-    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+    const int32_t keep_pages[] = { 0, 2, 100 };
+    for (size_t i = 0; i < ARRAY_LEN(files) * ARRAY_LEN(keep_pages); i++) {
+        size_t f = i / ARRAY_LEN(keep_pages), k = i % ARRAY_LEN(keep_pages);
         int64_t before = mem_bytes(MEM_CAT_REQUEST);
-        world_open(&w, files[f], 100 + (uint32_t)f);
+        world_open(&w, files[f], 100 + (uint32_t)f, keep_pages[k]);
         int64_t kv = mem_bytes(MEM_CAT_KV), scratch = mem_bytes(MEM_CAT_SCRATCH);
-        for (w.turn = 0; w.turn < 4000; w.turn++) {
+        for (w.turn = 0; w.turn < 2500; w.turn++) {
             w.n_draws = 0;
             world_turn(&w);
             tiny_engine_check(&w.t);
@@ -235,16 +253,19 @@ static void random_operations_change_no_answer(void **state)
         assert_in_range(w.n_rewound, 5, 10000);
         assert_in_range(w.n_refused, 5, 10000);
         assert_in_range(w.n_finished, 10, 10000);
-        print_message("%s: %d shared, %d rewound, %d refused, %d finished\n", files[f], w.n_shared,
-                      w.n_rewound, w.n_refused, w.n_finished);
-        for (int i = 0; i < ROWS; i++)
-            if (w.rows[i].is_open)
-                world_leave(&w, &w.rows[i]);
+        assert_int_equal(w.n_reused > 5,
+                         keep_pages[k] > 0 && !w.t.model->has_group[MODEL_GROUP_WINDOW]);
+        print_message("%s: %d shared, %d reused, %d rewound, %d refused, %d finished\n", files[f],
+                      w.n_shared, w.n_reused, w.n_rewound, w.n_refused, w.n_finished);
+        for (int r = 0; r < ROWS; r++)
+            if (w.rows[r].is_open)
+                world_leave(&w, &w.rows[r]);
         tiny_engine_check(&w.t);
         struct engine_usage u;
         w.t.engine->ops->usage(w.t.engine, &u);
         for (int32_t g = 0; g < u.n_groups; g++)
-            assert_int_equal(u.groups[g].n_free, u.groups[g].n_pages);
+            assert_int_equal(u.groups[g].n_free + u.groups[g].n_kept, u.groups[g].n_pages);
+        assert_in_range(u.groups[0].n_kept, 0, keep_pages[k]);
         tiny_engine_close(&w.t);
     }
 }

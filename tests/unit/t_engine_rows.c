@@ -453,8 +453,9 @@ static void a_hidden_state_is_that_of_the_last_id(void **state)
     struct tiny_engine t;
     prompt_fill(ids, PROMPT_MAX, 0, 1);
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
-        tiny_engine_open(&t,
-                         &(struct tiny_config){ files[f], N, 2, 0, 0, 0 }); /* fills the context */
+        tiny_engine_open(&t, &(struct tiny_config){ .file = files[f],
+                                                    .n_ctx = N,
+                                                    .max_rows = 2 }); /* fills the context */
         size_t bytes = (size_t)t.engine->info.n_embd * sizeof(float);
         assert_true(bytes > 0 && bytes <= sizeof(hidden[0]));
         for (int i = 0; i < 4; i++) { /* in chunks of three sizes; and a shorter prompt */
@@ -478,6 +479,98 @@ static void a_hidden_state_is_that_of_the_last_id(void **state)
         assert_memory_not_equal(hidden[3], hidden[0], bytes);
         tiny_engine_close(&t);
     }
+}
+
+/* What a row with these ids begins with, of what is kept. */
+static int32_t reuse_of(struct tiny_engine *t, const struct engine_request *req)
+{
+    row_id row = open_row(t, req);
+    int32_t n = t->engine->ops->reuse(t->engine, row);
+    tiny_engine_check(t);
+    t->engine->ops->close(t->engine, row);
+    tiny_engine_check(t);
+    return n;
+}
+
+static void a_finished_row_is_kept_for_those_that_begin_alike(void **state)
+{
+    (void)state;
+    struct tiny_engine t;
+    int32_t ids[PROMPT_MAX], other[PROMPT_MAX];
+    struct answer first, again;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    prompt_fill(other, PROMPT_MAX, 150, 2);
+    for (int i = 0; i < 150; i++)
+        other[i] = ids[i];
+    tiny_engine_open(
+        &t, &(struct tiny_config){
+                .file = files[0], .n_ctx = N_CTX, .max_rows = 4, .keep_bytes = RUNNER_KEEP_ALL });
+    struct engine_request req = request(ids, 200, 20);
+    assert_int_equal(reuse_of(&t, &req), 0);
+    answer_run(&t, &req, &first);
+    assert_int_equal(reuse_of(&t, &req),
+                     199); /* the last id is taken again: it gives the next token */
+    answer_run(&t, &req, &again);
+    assert_memory_equal(first.tokens, again.tokens, sizeof(first.tokens[0]) * (size_t)first.n);
+    for (int i = 0; i < 20; i++)
+        ids[200 + i] = first.tokens[i].id;
+    struct engine_request next = request(ids, 230, 4); /* the next turn: the answer and more */
+    assert_int_equal(reuse_of(&t, &next), 219);        /* the answer's last token was never taken */
+    struct engine_request changed = request(other, 200, 4);
+    assert_int_equal(reuse_of(&t, &changed), 150);
+    next.cache_salt[31] = 1;
+    assert_int_equal(reuse_of(&t, &next), 0);
+    struct engine_token scores[PROMPT_MAX];
+    req.prompt_scores = scores;
+    assert_int_equal(reuse_of(&t, &req), 0); /* each position is scored by its own logits */
+    tiny_engine_close(&t);
+}
+
+static void what_has_no_answer_is_not_kept(void **state)
+{
+    (void)state;
+    struct tiny_engine t;
+    int32_t ids[PROMPT_MAX], bins[4];
+    struct answer a;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    tiny_engine_open(
+        &t, &(struct tiny_config){
+                .file = files[0], .n_ctx = N_CTX, .max_rows = 4, .keep_bytes = RUNNER_KEEP_ALL });
+    struct engine_request req = request(ids, 100, 0);
+    req.signal = (struct engine_signal){ 4, -9, bins };
+    answer_run(&t, &req, &a);
+    struct engine_usage u;
+    t.engine->ops->usage(t.engine, &u);
+    assert_int_equal(u.groups[0].n_kept, 0);
+    tiny_engine_close(&t);
+}
+
+static void rows_get_what_kept_histories_hold(void **state)
+{
+    (void)state;
+    struct tiny_engine t;
+    int32_t ids[PROMPT_MAX];
+    struct answer a;
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 4 });
+    int64_t page = tiny_engine_page_bytes(&t, 0);
+    tiny_engine_close(&t);
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0],
+                                                .n_ctx = N_CTX,
+                                                .max_rows = 4,
+                                                .kv_bytes = 6 * page,
+                                                .keep_bytes = RUNNER_KEEP_ALL });
+    for (int32_t lineage = 1; lineage < 6; lineage++) {
+        prompt_fill(ids, PROMPT_MAX, 0, lineage);
+        struct engine_request req = request(ids, 4 * P, 8);
+        answer_run(&t, &req, &a);
+        struct engine_usage u;
+        t.engine->ops->usage(t.engine, &u);
+        assert_int_equal(u.groups[0].n_free + u.groups[0].n_kept, 6);
+        assert_in_range(u.groups[0].n_kept, 5, 6);
+    }
+    struct engine_request req = request(ids, 4 * P, 8);
+    assert_int_equal(reuse_of(&t, &req), 4 * P - 1); /* the newest is whole */
+    tiny_engine_close(&t);
 }
 
 static void odd_wishes_are_refused(void **state)
@@ -537,6 +630,9 @@ int main(void)
         cmocka_unit_test(scores_do_not_depend_on_the_cut),
         cmocka_unit_test(a_signal_counts_the_last_log_softmax),
         cmocka_unit_test(a_hidden_state_is_that_of_the_last_id),
+        cmocka_unit_test(a_finished_row_is_kept_for_those_that_begin_alike),
+        cmocka_unit_test(what_has_no_answer_is_not_kept),
+        cmocka_unit_test(rows_get_what_kept_histories_hold),
         cmocka_unit_test(odd_wishes_are_refused),
     };
     log_set_level(LOG_LEVEL_WARN);

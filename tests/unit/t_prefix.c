@@ -107,7 +107,8 @@ static int32_t seq_begin(struct world *w, int s, uint8_t salt, const int32_t *id
     kv_table_share(&w->pool, t, &found, hit.n_tokens / P);
     if (hit.n_tokens % P != 0) {
         struct err err;
-        kv_pool_hold(&w->pool, pages[found.n]); /* what is copied must not be given up for the copy */
+        kv_pool_hold(&w->pool,
+                     pages[found.n]); /* what is copied must not be given up for the copy */
         bool has_room = make_room(w, 1) && kv_table_reserve(&w->pool, t, 1, &err) == ERR_OK;
         if (has_room) {
             assert_int_equal(kv_table_extend(&w->pool, t, hit.n_tokens, &err), ERR_OK);
