@@ -111,9 +111,13 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
     return ERR_OK;
 }
 
+/* Only pages of full layers can be found by their ids alone: what windows and states hold stands at one number of tokens. */
 static bool runner_can_keep(const struct model *m)
 {
-    return m->has_group[MODEL_GROUP_FULL] && !m->has_group[MODEL_GROUP_WINDOW];
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (m->has_group[g] != (g == MODEL_GROUP_FULL))
+            return false;
+    return true;
 }
 
 static enum err_code runner_alloc_prefix(struct runner *r, int64_t keep_bytes, struct err *err)
