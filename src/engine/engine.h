@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#define ENGINE_ENDS_MAX        12  /* end ids of a request, beside the model's */
 #define ENGINE_STOPS_MAX       16  /* stop strings per request */
 #define ENGINE_STOP_BYTES      256 /* bytes of one stop string */
 #define ENGINE_LOGPROBS_MAX    20
@@ -107,6 +108,9 @@ struct engine_request {
      * row finishes with its prompt (FINISH_LENGTH). */
     int32_t max_tokens;
     bool ignore_end; /* end tokens do not end the row (benchmarks) */
+    int32_t end_ids
+        [ENGINE_ENDS_MAX]; /* [n_end_ids] that end this answer as the model's own end tokens do */
+    int32_t n_end_ids;
     struct sample_params sample;
     const struct engine_bytes *stops; /* [n_stops] */
     int32_t n_stops;

@@ -21,6 +21,8 @@ struct row {
     bool is_finished;
     bool has_failed; /* its cache may hold non-finite values */
     bool ignore_end;
+    int32_t end_ids[ENGINE_ENDS_MAX]; /* [n_ends] beside the model's */
+    int32_t n_ends;
     int32_t seq;
     int32_t n_prompt;
     int32_t n_ids;    /* prompt and answer so far */
@@ -116,6 +118,9 @@ static enum err_code engine_model_check(const struct engine_model *em,
     enum err_code code = engine_model_check_scores(req, err);
     if (code)
         return code;
+    if (req->n_end_ids < 0 || req->n_end_ids > ENGINE_ENDS_MAX)
+        return err_set(err, ERR_INVALID, "%d end ids, at most %d are allowed", req->n_end_ids,
+                       ENGINE_ENDS_MAX);
     for (int32_t i = 0; i < req->n_prompt; i++)
         if (req->prompt[i] < 0 || req->prompt[i] >= info->n_vocab)
             return err_set(err, ERR_INVALID, "prompt: token id %d at %d is not in [0, %d)",
@@ -139,8 +144,10 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .scores = req->prompt_scores,
                          .signal = req->signal,
                          .hidden = req->hidden,
+                         .n_ends = req->n_end_ids,
                          .sample = req->sample };
     memcpy(row->salt, req->cache_salt, sizeof(row->salt));
+    memcpy(row->end_ids, req->end_ids, sizeof(row->end_ids));
     if (row->scores)
         row->scores[0] = (struct engine_token){ .id = req->prompt[0] };
     row->ids = mem_try_array(MEM_CAT_REQUEST, (size_t)row->ids_max, sizeof(*row->ids));
@@ -281,12 +288,17 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, i
                                   .ids = row->ids + row->n_fed,
                                   .n = n,
                                   .n_out = n_out,
-                                  .wants_hidden = row->hidden && n_out > 0 };
+                                  .wants_hidden = row->hidden && n_out > 0,
+                                  .has_no_head = row->hidden && n_out > 0 && !row->scores &&
+                                                 row->signal.n_bins == 0 };
     return ERR_OK;
 }
 
-static bool engine_model_is_end(const struct engine_model *em, int32_t id)
+static bool engine_model_is_end(const struct engine_model *em, const struct row *row, int32_t id)
 {
+    for (int32_t i = 0; i < row->n_ends; i++)
+        if (row->end_ids[i] == id)
+            return true;
     for (int32_t i = 0; i < em->n_end; i++)
         if (em->end_ids[i] == id)
             return true;
@@ -317,7 +329,7 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
         return;
     }
     int32_t id = row->token.id;
-    if (!row->ignore_end && !ctx.forced && engine_model_is_end(em, id)) {
+    if (!row->ignore_end && !ctx.forced && engine_model_is_end(em, row, id)) {
         row_finish(row, res, FINISH_END);
         return;
     }
@@ -354,7 +366,7 @@ static void row_yield(struct engine_model *em, struct sampler *s, struct row *ro
                       const struct runner_item *item, struct engine_result *res)
 {
     int64_t last = item->n_out - 1, n_embd = em->base.info.n_embd;
-    float *logits = item->logits + last * em->base.info.n_vocab;
+    float *logits = item->logits ? item->logits + last * em->base.info.n_vocab : NULL;
     if (row->hidden)
         memcpy(row->hidden, item->hidden + last * n_embd, (size_t)n_embd * sizeof(*row->hidden));
     if (row->ids_max > row->n_prompt) {

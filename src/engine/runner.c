@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "tensor/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 #define RUNNER_TIMED_ROWS 16 /* steps of fewer tokens say little about what a prompt's cost */
@@ -488,10 +489,12 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
     st->n_rows += it->n;
     int n_out = it->n_out;
     BUG_ON(n_out < 0 || n_out > it->n || st->n_out + n_out > r->max_out);
-    it->logits = n_out ? r->logits + (int64_t)st->n_out * r->model->n_vocab : NULL;
+    it->logits =
+        n_out && !it->has_no_head ? r->logits + (int64_t)st->n_out * r->model->n_vocab : NULL;
     it->hidden = it->wants_hidden ? r->hidden + (int64_t)st->n_out * r->model->width : NULL;
     for (int i = 0; i < n_out; i++)
         r->out_rows[st->n_out++] = st->n_rows - n_out + i;
+    st->n_logits = it->has_no_head ? st->n_logits : st->n_out;
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         r->views[g][st->n_seqs] = (struct seq_view){
             .row0 = row0, .n_rows = it->n, .pos0 = s->len, .pages = s->tables[g].pages
@@ -505,6 +508,9 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
     it->has_failed = false;
     for (int32_t i = 0; i < it->n; i++)
         it->has_failed = it->has_failed || failed[i];
+    int64_t n_hidden = it->has_no_head ? it->n_out * r->model->width : 0;
+    for (int64_t i = 0; i < n_hidden; i++) /* the head would have said so */
+        it->has_failed = it->has_failed || !isfinite(it->hidden[i]);
     s->len += it->n;
     /* The next row, at position len, sees positions over len - window. */
     if (r->model->has_group[MODEL_GROUP_WINDOW])
@@ -518,9 +524,9 @@ static enum err_code runner_forward(struct runner *r, struct model_step *st, boo
     struct backend *be = r->model->be;
     model_step_run(r->model, st);
     enum err_code code = be->ops->wait(be, err);
-    if (!code && st->n_out > 0 && !be->ops->is_host)
+    if (!code && st->n_logits > 0 && !be->ops->is_host)
         be->ops->download(be, r->logits, r->scratch.logits,
-                          (size_t)st->n_out * (size_t)r->model->n_vocab * sizeof(float));
+                          (size_t)st->n_logits * (size_t)r->model->n_vocab * sizeof(float));
     if (!code && wants_hidden && !be->ops->is_host)
         be->ops->download(be, r->hidden, r->scratch.h,
                           (size_t)st->n_out * (size_t)r->model->width * sizeof(float));
@@ -543,10 +549,14 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
     mem_guard_enter();
     for (int32_t i = 0; i < n && !code; i++)
         code = runner_check_room(r, &items[i], err);
-    for (int32_t i = 0; i < n && !code; i++) {
-        runner_extend(r, &items[i]);
-        runner_add_rows(r, &st, &items[i]);
-        wants_hidden = wants_hidden || items[i].wants_hidden;
+    for (int32_t k = 0; k < 2 * n && !code; k++) { /* those without logits last */
+        struct runner_item *it = &items[k % n];
+        BUG_ON(it->has_no_head && !it->wants_hidden);
+        if (it->has_no_head != (k >= n))
+            continue;
+        runner_extend(r, it);
+        runner_add_rows(r, &st, it);
+        wants_hidden = wants_hidden || it->wants_hidden;
     }
     int64_t start = clock_us();
     if (!code)
@@ -554,9 +564,11 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
     if (!code && st.n_rows >= RUNNER_TIMED_ROWS)
         r->token_seconds = (double)(clock_us() - start) * 1e-6 / st.n_rows;
     const uint8_t *failed = r->failed;
-    for (int32_t i = 0; i < n && !code; i++) {
-        runner_commit(r, &items[i], failed);
-        failed += items[i].n;
+    for (int32_t k = 0; k < 2 * n && !code; k++) {
+        if (items[k % n].has_no_head != (k >= n))
+            continue;
+        runner_commit(r, &items[k % n], failed);
+        failed += items[k % n].n;
     }
     mem_guard_leave();
     return code;

@@ -69,6 +69,7 @@ struct runner_item {
     float *
         logits; /* set by the step: [n_out][V] host memory, writable, valid until the next step; NULL for none */
     bool wants_hidden; /* beside logits */
+    bool has_no_head;  /* only hidden states are wanted: no logits are computed */
     const float *
         hidden; /* set by the step where it is wanted: [n_out][D] what the logits were made of; as logits */
     bool has_failed; /* set by the step: a non-finite value met one of the rows */

@@ -137,13 +137,15 @@ void block_ffn_of(const struct model *m, struct model_step *st, const struct mod
 
 void block_head(const struct model *m, struct model_step *st)
 {
-    struct tensor logits = tensor_of(st->scratch->logits, st->n_out, m->n_vocab);
+    struct tensor logits = tensor_of(st->scratch->logits, st->n_logits, m->n_vocab);
     st->h = tensor_of(st->scratch->h, st->n_out, m->width); /* where the runner looks */
     if (m->out_norm_b)
         block_layer_norm(m, st, m->out_norm, m->out_norm_b);
     else
         block_norm(m, st, m->out_norm);
-    ops_linear(m->be, logits, st->h, m->head);
+    if (st->n_logits == 0)
+        return;
+    ops_linear(m->be, logits, tensor_of(st->h.data, st->n_logits, m->width), m->head);
     if (m->logit_scale != 1)
         ops_scale(m->be, logits, m->logit_scale);
     if (m->logit_softcap > 0)
@@ -200,6 +202,7 @@ void model_step_run(const struct model *m, struct model_step *st)
 {
     struct model_scratch *s = st->scratch;
     BUG_ON(st->n_rows < 1 || st->n_rows > s->max_rows || st->n_out < 0 || st->n_out > s->max_out);
+    BUG_ON(st->n_logits < 0 || st->n_logits > st->n_out);
     memset(st->failed, 0, (size_t)st->n_rows);
     st->flags = st->failed;
     ops_begin(m->be, st->n_rows);

@@ -99,10 +99,11 @@ struct model_step {
     const struct seq_view
         *seqs[MODEL_GROUP_COUNT]; /* [n_seqs]: the same rows, each group's pages */
     int n_seqs;
-    const int32_t *out_rows; /* [n_out] ascending row numbers whose logits are wanted */
+    const int32_t *out_rows; /* [n_out] ascending row numbers whose output is wanted */
     int n_out;               /* O, 0..scratch->max_out */
-    struct kv_layer *kv;     /* [L] */
-    uint8_t *failed;         /* out [T] host memory: 1 = a non-finite value met this row */
+    int n_logits; /* 0..n_out: the first so many get logits, the others end behind the final norm */
+    struct kv_layer *kv; /* [L] */
+    uint8_t *failed;     /* out [T] host memory: 1 = a non-finite value met this row */
     struct model_scratch *scratch;
     /* private to the blocks from here: */
     struct tensor x, h; /* residual stream and the current branch */
