@@ -26,6 +26,25 @@ const struct fim_tokens *fim_find(const struct tokenizer *t)
     return NULL;
 }
 
+int32_t fim_ends(const struct tokenizer *t, int32_t *ids, int32_t max)
+{
+    static const char *const names[] = {
+        "<|endoftext|>",   "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>",
+        "<|repo_name|>",   "<|file_sep|>",   "<|cursor|>", /* Qwen2.5-Coder; CodeGemma has some */
+        "<fim_prefix>",    "<fim_suffix>",   "<fim_middle>",   "<fim_pad>",      "<reponame>",
+        "<filename>",      "<file_sep>",     "<repo_name>",                 /* StarCoder */
+        "<fim-prefix>",    "<fim-suffix>",   "<fim-middle>",   "<fim-pad>", /* Granite */
+        "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>",  "<|EOT|>",   /* DeepSeek-Coder */
+    };
+    int32_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(names) && n < max; i++) {
+        int32_t id = tokenizer_find(t, names[i], strlen(names[i]));
+        if (id >= 0 && tokenizer_bytes(t, id, false).len == 0)
+            ids[n++] = id;
+    }
+    return n;
+}
+
 void fim_init(struct fim_prompt *p, size_t max_bytes)
 {
     buf_init(&p->text, MEM_CAT_REQUEST, max_bytes);

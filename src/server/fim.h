@@ -14,6 +14,9 @@ struct fim_tokens { /* spelled as the vocabulary spells them */
 /* Those that the vocabulary has; NULL: the model was not made for it. */
 const struct fim_tokens *fim_find(const struct tokenizer *t);
 
+/* Ids of the control tokens that end what stands in a gap: those of gaps, of files and of texts. [max]; their number. */
+int32_t fim_ends(const struct tokenizer *t, int32_t *ids, int32_t max);
+
 /* A prompt that is gathered: the control tokens are ours, the rest is the caller's. All zero but for text (fim_init). */
 struct fim_prompt {
     struct buf text, spans; /* struct span: the caller's bytes */

@@ -60,6 +60,7 @@ static bool infill_make(struct prepare_generation *g, const struct fim_tokens *f
     struct fim_prompt p;
     struct token_list ids;
     struct err err;
+    g->engine.n_end_ids = fim_ends(g->ctx->model->tokenizer, g->engine.end_ids, ENGINE_ENDS_MAX);
     fim_init(&p, LIMIT_PROMPT_BYTES);
     token_list_init(&ids, prepare_max_tokens(g->ctx));
     bool is_fine = infill_add_extra(&p, f, x->extra, e);

@@ -59,6 +59,18 @@ def test_real_gaps_are_filled(real):
     assert real.complete(CODE[0], suffix=CODE[1], echo=True)[0] == 400 and real.complete([1, 2], suffix="x")[0] == 400
 
 
+@pytest.mark.parametrize("name", ["<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"])
+def test_markers_of_gaps_and_files_end_the_answer(real, name):
+    (token,) = real.post("/tokenize", {"content": name})[1]["tokens"]
+    body = {"input_prefix": CODE[0], "input_suffix": CODE[1], "n_predict": 6, "temperature": 0, "logit_bias": {str(token): 100}}
+    status, value = real.post("/infill", body)
+    assert status == 200 and (value["content"], value["stop_type"], value["tokens_predicted"]) == ("", "eos", 0), value
+    status, r = real.complete(CODE[0], suffix=CODE[1], max_tokens=6, temperature=0, logit_bias={str(token): 100})
+    assert (r["choices"][0]["text"], r["choices"][0]["finish_reason"]) == ("", "stop")
+    if name != "<|endoftext|>":  # without a gap only the model's own end is one
+        assert real.complete(CODE[0], max_tokens=6, temperature=0, logit_bias={str(token): 100})[1]["choices"][0]["finish_reason"] == "length"
+
+
 def test_real_prompts_are_the_published_form(real):
     def count(**body):
         return real.post("/infill", {"n_predict": 1, **body})[1]["tokens_evaluated"]
