@@ -32,10 +32,29 @@ static const struct tensor_rule gemma_tensors[] = {
     { 0 },
 };
 
+static const struct hf_name gemma_names[] = {
+    { "model.norm.weight", "output_norm.weight", HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { 0 },
+};
+
+static const struct hf_map gemma_hf[] = {
+    {
+        .arch = "gemma",
+        .names = "GemmaForCausalLM gemma",
+        .acts = "gelu_pytorch_tanh gelu", /* old files say gelu and mean the other */
+        .tensors = gemma_names,
+    },
+    { 0 },
+};
+
 const struct model_family family_gemma = {
     .name = "gemma",
     .archs = (const char *const[]){ "gemma", NULL },
     .parse = gemma_parse,
     .tensors = gemma_tensors,
+    .hf = gemma_hf,
     .step = block_step_pre_norm,
 };

@@ -17,6 +17,8 @@ static enum err_code gemma2_parse_layers(const struct weights *w, struct model *
         code = model_parse_scale(w, m, "final_logit_softcapping", 30, &m->logit_softcap, err);
     if (m->n_layers == GEMMA2_LAYERS_27B)
         scale = 1 / sqrtf((float)m->width / (float)m->n_heads);
+    if (!code)
+        code = model_parse_scale(w, m, "attention.scale", scale, &scale, err);
     for (int64_t i = 0; i < m->n_layers; i++) {
         m->layers[i].attn.scale = scale;
         m->layers[i].attn.softcap = cap;
@@ -55,10 +57,44 @@ static const struct tensor_rule gemma2_tensors[] = {
     { 0 },
 };
 
+static const struct hf_name gemma2_names[] = {
+    { "model.norm.weight", "output_norm.weight", HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.post_attention_layernorm.weight", "blk.%d.post_attention_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.pre_feedforward_layernorm.weight", "blk.%d.ffn_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { "model.layers.%d.post_feedforward_layernorm.weight", "blk.%d.post_ffw_norm.weight",
+      HF_TRANSFORM_ADD_ONE },
+    { 0 },
+};
+
+static enum err_code gemma2_more(struct hf *h, struct err *err)
+{
+    double size;
+    enum err_code code = hf_windows(h, 2, err);
+    if (!code)
+        code = hf_float(h, "query_pre_attn_scalar", 0, &size, err);
+    return code || !(size > 0) ? code : hf_set_float(h, "attention.scale", 1 / sqrt(size), err);
+}
+
+static const struct hf_map gemma2_hf[] = {
+    {
+        .arch = "gemma2",
+        .names = "Gemma2ForCausalLM gemma2",
+        .acts = "gelu_pytorch_tanh",
+        .has_layer_types = true,
+        .tensors = gemma2_names,
+        .more = gemma2_more,
+    },
+    { 0 },
+};
+
 const struct model_family family_gemma2 = {
     .name = "gemma2",
     .archs = (const char *const[]){ "gemma2", NULL },
     .parse = gemma2_parse,
     .tensors = gemma2_tensors,
+    .hf = gemma2_hf,
     .step = block_step_both_norms,
 };

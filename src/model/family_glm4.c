@@ -33,10 +33,29 @@ static const struct tensor_rule glm4_tensors[] = {
     { 0 },
 };
 
+static const struct hf_name glm4_names[] = {
+    { "model.layers.%d.post_self_attn_layernorm.weight", "blk.%d.post_attention_norm.weight",
+      HF_TRANSFORM_NONE },
+    { "model.layers.%d.post_mlp_layernorm.weight", "blk.%d.post_ffw_norm.weight",
+      HF_TRANSFORM_NONE },
+    { "model.layers.%d.mlp.gate_up_proj.weight", "blk.%d.ffn_up.weight", HF_TRANSFORM_NONE },
+    { 0 },
+};
+
+static const struct hf_map glm4_hf[] = {
+    {
+        .arch = "glm4",
+        .names = "Glm4ForCausalLM glm4",
+        .tensors = glm4_names,
+    },
+    { 0 },
+};
+
 const struct model_family family_glm4 = {
     .name = "glm4",
     .archs = (const char *const[]){ "glm4", NULL },
     .parse = glm4_parse,
     .tensors = glm4_tensors,
+    .hf = glm4_hf,
     .step = block_step_both_norms,
 };

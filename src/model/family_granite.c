@@ -45,10 +45,29 @@ static const struct tensor_rule granite_tensors[] = {
     { 0 },
 };
 
+static const struct hf_key granite_keys[] = {
+    { "attention_multiplier", "attention.scale" },
+    { "embedding_multiplier", "embedding_scale" },
+    { "residual_multiplier", "residual_scale" },
+    { "logits_scaling", "logit_scale" },
+    { 0 },
+};
+
+static const struct hf_map granite_hf[] = {
+    {
+        .arch = "granite",
+        .names = "GraniteForCausalLM granite",
+        .is_permuted = true,
+        .keys = granite_keys,
+    },
+    { 0 },
+};
+
 const struct model_family family_granite = {
     .name = "granite",
     .archs = (const char *const[]){ "granite", NULL },
     .parse = granite_parse,
     .tensors = granite_tensors,
+    .hf = granite_hf,
     .step = block_step_pre_norm,
 };

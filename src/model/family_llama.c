@@ -45,22 +45,26 @@ static const struct tensor_rule llama_tensors[] = {
     { 0 },
 };
 
-static enum err_code llama_more(struct hf *h, struct err *err)
-{
-    int64_t window, n_ctx;
-    enum err_code code = hf_int(h, "sliding_window", 1, INT32_MAX, INT32_MAX, &window, err);
-    if (!code)
-        code = hf_int(h, "max_position_embeddings", 1, INT32_MAX, INT32_MAX, &n_ctx, err);
-    if (!code && window < n_ctx)
-        code = hf_set_int(h, "attention.sliding_window", window, err);
-    return code;
-}
+static const struct hf_name llama_names[] = {
+    { "model.layers.%d.block_sparse_moe.gate.weight", "blk.%d.ffn_gate_inp.weight",
+      HF_TRANSFORM_NONE },
+    { "model.layers.%d.block_sparse_moe.experts.%d.w1.weight", "blk.%d.ffn_gate.%d.weight",
+      HF_TRANSFORM_NONE },
+    { "model.layers.%d.block_sparse_moe.experts.%d.w3.weight", "blk.%d.ffn_up.%d.weight",
+      HF_TRANSFORM_NONE },
+    { "model.layers.%d.block_sparse_moe.experts.%d.w2.weight", "blk.%d.ffn_down.%d.weight",
+      HF_TRANSFORM_NONE },
+    { 0 },
+};
 
 static const struct hf_map llama_hf[] = {
     { .arch = "llama",
-      .names = "LlamaForCausalLM MistralForCausalLM MistralModel LlamaModel llama mistral",
+      .names =
+          "LlamaForCausalLM MistralForCausalLM MistralModel LlamaModel MixtralForCausalLM llama "
+          "mistral mixtral",
       .is_permuted = true,
-      .more = llama_more },
+      .tensors = llama_names,
+      .more = hf_window },
     { 0 },
 };
 

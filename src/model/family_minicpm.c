@@ -43,10 +43,43 @@ static const struct tensor_rule minicpm_tensors[] = {
     { 0 },
 };
 
+static enum err_code minicpm_more(struct hf *h, struct err *err)
+{
+    int64_t n_layers, width;
+    double depth, base, embed;
+    enum err_code code = hf_int(h, "num_hidden_layers", 1, 1024, 1, &n_layers, err);
+    if (!code)
+        code = hf_int(h, "hidden_size", 1, 1 << 20, 1, &width, err);
+    if (!code)
+        code = hf_float(h, "scale_depth", 1, &depth, err);
+    if (!code)
+        code = hf_float(h, "dim_model_base", 1, &base, err);
+    if (!code)
+        code = hf_float(h, "scale_emb", 1, &embed, err);
+    if (!code && !(base > 0))
+        code = err_set(err, ERR_INVALID, "config.json: dim_model_base: %g is not over 0", base);
+    if (!code)
+        code = hf_set_float(h, "embedding_scale", embed, err);
+    if (!code)
+        code = hf_set_float(h, "residual_scale", depth / sqrt((double)n_layers), err);
+    return code ? code : hf_set_float(h, "logit_scale", (double)width / base, err);
+}
+
+static const struct hf_map minicpm_hf[] = {
+    {
+        .arch = "minicpm",
+        .names = "MiniCPMForCausalLM minicpm",
+        .is_permuted = true,
+        .more = minicpm_more,
+    },
+    { 0 },
+};
+
 const struct model_family family_minicpm = {
     .name = "minicpm",
     .archs = (const char *const[]){ "minicpm", NULL },
     .parse = minicpm_parse,
     .tensors = minicpm_tensors,
+    .hf = minicpm_hf,
     .step = block_step_pre_norm,
 };

@@ -59,10 +59,35 @@ static const struct tensor_rule olmo2_tensors[] = {
     { 0 },
 };
 
+static const struct hf_name olmo2_names[] = {
+    { "model.layers.%d.post_attention_layernorm.weight", "blk.%d.post_attention_norm.weight",
+      HF_TRANSFORM_NONE },
+    { "model.layers.%d.post_feedforward_layernorm.weight", "blk.%d.post_ffw_norm.weight",
+      HF_TRANSFORM_NONE },
+    { 0 },
+};
+
+static enum err_code olmo2_more(struct hf *h, struct err *err)
+{
+    return hf_windows(h, 4, err);
+}
+
+static const struct hf_map olmo2_hf[] = {
+    {
+        .arch = "olmo2",
+        .names = "Olmo2ForCausalLM Olmo3ForCausalLM olmo2 olmo3",
+        .has_layer_types = true,
+        .tensors = olmo2_names,
+        .more = olmo2_more,
+    },
+    { 0 },
+};
+
 const struct model_family family_olmo2 = {
     .name = "olmo2",
     .archs = (const char *const[]){ "olmo2", NULL },
     .parse = olmo2_parse,
     .tensors = olmo2_tensors,
+    .hf = olmo2_hf,
     .step = olmo2_step,
 };

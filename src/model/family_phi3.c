@@ -30,10 +30,27 @@ static const struct tensor_rule phi3_tensors[] = {
     { 0 },
 };
 
+static const struct hf_name phi3_names[] = {
+    { "model.layers.%d.self_attn.qkv_proj.weight", "blk.%d.attn_qkv.weight", HF_TRANSFORM_NONE },
+    { "model.layers.%d.mlp.gate_up_proj.weight", "blk.%d.ffn_up.weight", HF_TRANSFORM_NONE },
+    { 0 },
+};
+
+static const struct hf_map phi3_hf[] = {
+    {
+        .arch = "phi3",
+        .names = "Phi3ForCausalLM phi3",
+        .tensors = phi3_names,
+        .more = hf_window,
+    },
+    { 0 },
+};
+
 const struct model_family family_phi3 = {
     .name = "phi3",
     .archs = (const char *const[]){ "phi3", NULL },
     .parse = phi3_parse,
     .tensors = phi3_tensors,
+    .hf = phi3_hf,
     .step = block_step_pre_norm,
 };

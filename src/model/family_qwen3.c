@@ -30,10 +30,19 @@ static const struct tensor_rule qwen3_tensors[] = {
     { 0 },
 };
 
+static const struct hf_map qwen3_hf[] = {
+    {
+        .arch = "qwen3",
+        .names = "Qwen3ForCausalLM Qwen3Model qwen3",
+    },
+    { 0 },
+};
+
 const struct model_family family_qwen3 = {
     .name = "qwen3",
     .archs = (const char *const[]){ "qwen3", NULL },
     .parse = qwen3_parse,
     .tensors = qwen3_tensors,
+    .hf = qwen3_hf,
     .step = block_step_pre_norm,
 };

@@ -32,10 +32,19 @@ static const struct tensor_rule qwen3moe_tensors[] = {
     { 0 },
 };
 
+static const struct hf_map qwen3moe_hf[] = {
+    {
+        .arch = "qwen3moe",
+        .names = "Qwen3MoeForCausalLM qwen3_moe",
+    },
+    { 0 },
+};
+
 const struct model_family family_qwen3moe = {
     .name = "qwen3moe",
     .archs = (const char *const[]){ "qwen3moe", NULL },
     .parse = qwen3moe_parse,
     .tensors = qwen3moe_tensors,
+    .hf = qwen3moe_hf,
     .step = block_step_pre_norm,
 };

@@ -33,10 +33,32 @@ static const struct tensor_rule smollm3_tensors[] = {
     { 0 },
 };
 
+static enum err_code smollm3_more(struct hf *h, struct err *err)
+{
+    int64_t every;
+    enum err_code code =
+        hf_int(h, "no_rope_layer_interval", 0, 1 << 20, SMOLLM3_NO_ROPE, &every, err);
+    return code || every == SMOLLM3_NO_ROPE
+               ? code
+               : err_set(err, ERR_UNSUPPORTED, "config.json: no_rope_layer_interval: %lld, not %d",
+                         (long long)every, SMOLLM3_NO_ROPE);
+}
+
+static const struct hf_map smollm3_hf[] = {
+    {
+        .arch = "smollm3",
+        .names = "SmolLM3ForCausalLM smollm3",
+        .is_permuted = true,
+        .more = smollm3_more,
+    },
+    { 0 },
+};
+
 const struct model_family family_smollm3 = {
     .name = "smollm3",
     .archs = (const char *const[]){ "smollm3", NULL },
     .parse = smollm3_parse,
     .tensors = smollm3_tensors,
+    .hf = smollm3_hf,
     .step = block_step_pre_norm,
 };

@@ -10,7 +10,7 @@ static enum err_code starcoder2_parse(const struct weights *w, struct model *m, 
     if (!code)
         code = model_parse_rope(w, m, &rope, err);
     m->glu = GLU_KIND_GELU_TANH;
-    return code;
+    return code ? code : model_parse_windows(w, m, 0, 0, err); /* every layer */
 }
 
 static const struct tensor_rule starcoder2_tensors[] = {
@@ -37,10 +37,39 @@ static const struct tensor_rule starcoder2_tensors[] = {
     { 0 },
 };
 
+static const struct hf_name starcoder2_names[] = {
+    { "model.norm.bias", "output_norm.bias", HF_TRANSFORM_NONE },
+    { "model.layers.%d.input_layernorm.bias", "blk.%d.attn_norm.bias", HF_TRANSFORM_NONE },
+    { "model.layers.%d.post_attention_layernorm.bias", "blk.%d.ffn_norm.bias", HF_TRANSFORM_NONE },
+    { "model.layers.%d.mlp.c_fc.weight", "blk.%d.ffn_up.weight", HF_TRANSFORM_NONE },
+    { "model.layers.%d.mlp.c_fc.bias", "blk.%d.ffn_up.bias", HF_TRANSFORM_NONE },
+    { "model.layers.%d.mlp.c_proj.weight", "blk.%d.ffn_down.weight", HF_TRANSFORM_NONE },
+    { "model.layers.%d.mlp.c_proj.bias", "blk.%d.ffn_down.bias", HF_TRANSFORM_NONE },
+    { 0 },
+};
+
+static const struct hf_key starcoder2_keys[] = {
+    { "norm_epsilon", "attention.layer_norm_epsilon" },
+    { 0 },
+};
+
+static const struct hf_map starcoder2_hf[] = {
+    {
+        .arch = "starcoder2",
+        .names = "Starcoder2ForCausalLM starcoder2",
+        .acts = "gelu_pytorch_tanh",
+        .tensors = starcoder2_names,
+        .keys = starcoder2_keys,
+        .more = hf_window,
+    },
+    { 0 },
+};
+
 const struct model_family family_starcoder2 = {
     .name = "starcoder2",
     .archs = (const char *const[]){ "starcoder2", NULL },
     .parse = starcoder2_parse,
     .tensors = starcoder2_tensors,
+    .hf = starcoder2_hf,
     .step = block_step_pre_norm,
 };

@@ -208,6 +208,17 @@ enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint
     return weights_set_ints(h->w, hf_key_of(h, name, key), v, n, err);
 }
 
+enum err_code hf_window(struct hf *h, struct err *err)
+{
+    int64_t window, n_ctx;
+    enum err_code code = hf_int(h, "sliding_window", 1, INT32_MAX, INT32_MAX, &window, err);
+    if (!code)
+        code = hf_int(h, "max_position_embeddings", 1, INT32_MAX, INT32_MAX, &n_ctx, err);
+    if (!code && window < n_ctx)
+        code = hf_set_int(h, "attention.sliding_window", window, err);
+    return code;
+}
+
 enum err_code hf_windows(struct hf *h, int64_t period, struct err *err)
 {
     int64_t window, n, pattern[HF_LAYERS_MAX];

@@ -77,6 +77,9 @@ enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool 
  * but every period-th (1: none). */
 enum err_code hf_windows(struct hf *h, int64_t period, struct err *err) MUST_CHECK;
 
+/* attention.sliding_window where it is shorter than the context: every layer has the window. For `more`. */
+enum err_code hf_window(struct hf *h, struct err *err) MUST_CHECK;
+
 /* Set ARCH.name. */
 enum err_code hf_set_int(struct hf *h, const char *name, int64_t v, struct err *err) MUST_CHECK;
 enum err_code hf_set_float(struct hf *h, const char *name, double v, struct err *err) MUST_CHECK;
