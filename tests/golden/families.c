@@ -19,7 +19,7 @@
 #define ROWS_MAX  256
 
 struct family_lab {
-    const char *name;
+    const char *name, *from;
     struct json_doc doc;
     struct backend *be;
     struct weights *weights;
@@ -73,8 +73,12 @@ static enum err_code lab_open(struct family_lab *lab, struct err *err)
         code = json_parse(&lab->doc, text.data, text.len, (size_t)1 << 26, err);
     buf_release(&text);
     snprintf(path, sizeof(path), FOLDER "%s.gguf", lab->name);
+    if (lab->from)
+        snprintf(path, sizeof(path), "%s/%s", lab->from, lab->name);
     if (!code)
         code = weights_open(path, &lab->weights, err);
+    if (!code)
+        code = model_adapt(lab->weights, err);
     if (!code)
         code = cpu_backend_open(NULL, &lab->be, err);
     if (!code)
@@ -139,9 +143,9 @@ static enum err_code lab_run(struct family_lab *lab, int *n_equal, int *n_greedy
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
-static bool check_family(const char *name)
+static bool check_family(const char *from, const char *name)
 {
-    struct family_lab lab = { .name = name };
+    struct family_lab lab = { .name = name, .from = from };
     struct err err;
     int n_equal = 0, n_greedy = 0;
     enum err_code code = lab_open(&lab, &err);
@@ -161,7 +165,7 @@ static bool check_family(const char *name)
     return is_good;
 }
 
-void families_run(char *const *names, int n, int *n_passed, int *n_failed)
+void families_run(const char *from, char *const *names, int n, int *n_passed, int *n_failed)
 {
     glob_t found = { 0 };
     if (glob(FOLDER "*.json", 0, NULL, &found)) {
@@ -176,7 +180,7 @@ void families_run(char *const *names, int n, int *n_passed, int *n_failed)
             is_named = is_named || strcmp(names[k], name) == 0;
         if (!is_named)
             continue;
-        bool is_good = check_family(name);
+        bool is_good = check_family(from, name);
         *n_passed += is_good;
         *n_failed += !is_good;
     }

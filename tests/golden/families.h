@@ -9,7 +9,8 @@
  *
  *     family NAME: layers ERROR, logits ERROR, greedy EQUAL of ALL
  *
- * An error is the largest difference divided by the largest magnitude of the reference's numbers there. */
-void families_run(char *const *names, int n, int *n_passed, int *n_failed);
+ * An error is the largest difference divided by the largest magnitude of the reference's numbers there.
+ * from: a folder whose NAME/ are Hugging Face directories to load instead of families/NAME.gguf; NULL = none. */
+void families_run(const char *from, char *const *names, int n, int *n_passed, int *n_failed);
 
 #endif

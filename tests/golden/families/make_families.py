@@ -15,6 +15,7 @@ import importlib
 import json
 import logging
 import pathlib
+import shutil
 import sys
 import tempfile
 
@@ -101,7 +102,7 @@ def convert(folder, arch, out, is_quantised):
         cls(folder, kind, out, model_name=f"tiny {out.stem}").write()
 
 
-def make(case):
+def make(case, keep):
     from make_tiny import V
     from transformers import AutoModelForCausalLM
     torch.manual_seed(case.seed)
@@ -119,6 +120,8 @@ def make(case):
         (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": dict.fromkeys(range(V))}, "added_tokens": []}))
         out = HERE / f"{case.name}.gguf"
         arch = case.publish(folder) if case.publish else arch
+        if keep:
+            shutil.copytree(folder, keep / case.name, dirs_exist_ok=True)
         convert(folder, arch, out, case.is_quantised)
     if case.is_quantised:
         print(f"{case.name}: {out.stat().st_size} bytes")
@@ -132,13 +135,14 @@ def make(case):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--converter", type=pathlib.Path, required=True)
+    parser.add_argument("--keep", type=pathlib.Path, help="folder for the checkpoints (golden --families --from FOLDER)")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     sys.path[:0] = [str(args.converter), str(args.converter / "gguf-py"), str(HERE), str(HERE.parent)]
     cases = [c for f in sorted(HERE.glob("family_*.py")) for c in importlib.import_module(f.stem).CASES]
     for case in cases:
         if not args.names or case.name in args.names:
-            make(case)
+            make(case, args.keep)
 
 
 if __name__ == "__main__":
