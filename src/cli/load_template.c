@@ -31,6 +31,17 @@ static enum err_code load_token(const struct weights *w, const char *key, const 
     return ERR_OK;
 }
 
+/* The same of a directory, which spells them. */
+static void load_spelled(const struct weights *w, const char *key, const char *name,
+                         struct json_writer *out)
+{
+    const struct meta_value *v = weights_meta(w, key);
+    if (!v || v->type != META_TYPE_STRING)
+        return;
+    json_key(out, name);
+    json_strn(out, v->s.data, v->s.len);
+}
+
 enum err_code load_template_own(const struct weights *w, struct json_doc *out, struct err *err)
 {
     struct buf text;
@@ -42,6 +53,8 @@ enum err_code load_template_own(const struct weights *w, struct json_doc *out, s
     enum err_code code = load_token(w, "tokenizer.ggml.bos_token_id", "bos_token", &writer, err);
     if (!code)
         code = load_token(w, "tokenizer.ggml.eos_token_id", "eos_token", &writer, err);
+    load_spelled(w, "tokenizer.bos_token", "bos_token", &writer);
+    load_spelled(w, "tokenizer.eos_token", "eos_token", &writer);
     json_end_object(&writer);
     if (!code)
         code = buf_check(&text, "bos_token and eos_token", err);

@@ -1,11 +1,13 @@
 /* load_tokenizer.c - GGUF's tokenizer.ggml.* keys (the GGUF document, "Tokenizer") to struct tokenizer_spec. */
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
+#include "tokenizer/tokenizer_json.h"
 
 #include <limits.h>
 #include <string.h>
 
-#define KEY "tokenizer.ggml."
+#define KEY           "tokenizer.ggml."
+#define LOAD_ENDS_MAX 32
 
 static const struct {
     const char *name;
@@ -211,6 +213,43 @@ static bool load_is_phi3(const struct weights *w)
     return v && v->type == META_TYPE_STRING && v->s.len == 4 && memcmp(v->s.data, "phi3", 4) == 0;
 }
 
+/* Ids that config.json and generation_config.json say end a generation: a number or a list. */
+static int32_t load_ends(const struct weights *w, int32_t ends[LOAD_ENDS_MAX])
+{
+    static const char *const keys[] = { "generation_config.eos_token_id", "config.eos_token_id",
+                                        "config.text_config.eos_token_id" };
+    int32_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const struct meta_value *v = weights_meta(w, keys[i]);
+        uint64_t all = v && v->type == META_TYPE_ARRAY ? v->array.n : v ? 1 : 0;
+        for (uint64_t k = 0; k < all && n < LOAD_ENDS_MAX; k++) {
+            int64_t id;
+            if (!weights_array_int(w, keys[i], k, &id, NULL) && id >= 0 && id <= INT32_MAX)
+                ends[n++] = (int32_t)id;
+        }
+    }
+    return n;
+}
+
+static enum err_code load_tokenizer_dir(const struct weights *w, struct tokenizer **out,
+                                        struct err *err)
+{
+    int32_t ends[LOAD_ENDS_MAX];
+    struct meta_str text = weights_text(w, "tokenizer.json");
+    struct meta_str config = weights_text(w, "tokenizer_config.json");
+    if (!text.data)
+        return err_set(
+            err, ERR_NOT_FOUND,
+            "%s: no tokenizer.json beside it (a tokenizer.model or vocab.json alone is not "
+            "read; save the tokenizer with transformers' fast class)",
+            weights_file_path(w, 0));
+    const struct tokenizer_json_source src = { .tokenizer = { text.data, text.len },
+                                               .config = { config.data, config.len },
+                                               .ends = ends,
+                                               .n_ends = load_ends(w, ends) };
+    return tokenizer_new_json(&src, out, err);
+}
+
 enum err_code load_tokenizer(const struct weights *w, struct tokenizer **out, struct err *err)
 {
     struct tokenizer_spec s = { 0 };
@@ -218,6 +257,8 @@ enum err_code load_tokenizer(const struct weights *w, struct tokenizer **out, st
     struct tokenizer_str *merges = NULL;
     float *scores = NULL;
     uint8_t *types = NULL;
+    if (weights_is_dir(w))
+        return load_tokenizer_dir(w, out, err);
     enum err_code code = load_kind(w, &s.kind, err);
     if (!code)
         code = load_strings(w, KEY "tokens", true, &pieces, &s.n_tokens, err);

@@ -82,10 +82,13 @@ static size_t model_path_unsplit(const char *s, size_t n)
 
 void model_path_id(const char *path, struct buf *out)
 {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
-    size_t n = strlen(name);
-    if (n > 5 && strcmp(name + n - 5, ".gguf") == 0)
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--; /* of a directory */
+    const char *slash = memrchr(path, '/', end);
+    const char *name = slash && slash + 1 < path + end ? slash + 1 : path;
+    size_t n = (size_t)(path + end - name);
+    if (n > 5 && memcmp(name + n - 5, ".gguf", 5) == 0)
         n = model_path_unsplit(name, n - 5);
     buf_add(out, name, n);
 }

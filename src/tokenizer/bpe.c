@@ -30,6 +30,17 @@ static int32_t bpe_find_join(const struct tokenizer *t, struct tokenizer_str lef
     return work->failed ? -1 : map_get(&t->pieces, work->data, work->len);
 }
 
+/* "left right"; right stays empty where the merge is not that. From the second byte: a part may itself begin with a space. */
+static void bpe_cut_merge(struct tokenizer_str m, struct tokenizer_str *left,
+                          struct tokenizer_str *right)
+{
+    const char *space = m.len > 2 ? memchr(m.data + 1, ' ', m.len - 1) : NULL;
+    if (!space)
+        return;
+    *left = (struct tokenizer_str){ m.data, (size_t)(space - m.data) };
+    *right = (struct tokenizer_str){ space + 1, m.len - left->len - 1 };
+}
+
 static enum err_code bpe_add_merges(struct tokenizer *t, const struct tokenizer_spec *spec,
                                     struct err *err)
 {
@@ -40,17 +51,18 @@ static enum err_code bpe_add_merges(struct tokenizer *t, const struct tokenizer_
     buf_init(&work, MEM_CAT_TOKENIZER, 1 << 20);
     for (int32_t i = 0; i < spec->n_merges && !code; i++) {
         struct tokenizer_str m = spec->merges[i];
-        /* from the second byte: a part may itself begin with a space */
-        const char *space = m.len > 2 ? memchr(m.data + 1, ' ', m.len - 1) : NULL;
-        if (!space || space == m.data + m.len - 1) {
+        struct tokenizer_str left = m, right = { "", 0 };
+        if (spec->rights)
+            right = spec->rights[i];
+        else
+            bpe_cut_merge(m, &left, &right);
+        if (left.len == 0 || right.len == 0) {
             code = err_set(err, ERR_INVALID,
                            "tokenizer: merge %d '%.*s' is not two pieces with a space between: "
                            "the file is damaged, convert it again",
                            i, (int)(m.len < 80 ? m.len : 80), m.data);
             break;
         }
-        struct tokenizer_str left = { m.data, (size_t)(space - m.data) };
-        struct tokenizer_str right = { space + 1, m.len - left.len - 1 };
         int32_t l = map_get(&t->pieces, left.data, left.len);
         int32_t r = map_get(&t->pieces, right.data, right.len);
         int32_t id = l < 0 || r < 0 ? -1 : bpe_find_join(t, left, right, last, &work);
@@ -128,17 +140,20 @@ enum err_code bpe_init(struct tokenizer *t, const struct tokenizer_spec *spec, s
     if (code)
         return code;
     if (t->kind == TOKENIZER_KIND_BPE_SPM) {
+        t->ignores_merges = spec->pipeline && spec->pipeline->ignores_merges;
         spm_init_cuts(t);
         return ERR_OK;
     }
     bpe_find_bytes(t);
-    code = pretok_new(spec->pre, &t->pretok, err);
+    if (!spec->pipeline)
+        code = pretok_new(spec->pre, &t->pretok, err);
     if (!code && spec->n_merges == 0)
         code = bpe_init_ranks(t, err);
     if (code)
         return code;
     const struct pretok_info *info = pretok_info(spec->pre);
-    t->ignores_merges = info && info->ignores_merges;
+    t->ignores_merges =
+        spec->pipeline ? spec->pipeline->ignores_merges : info && info->ignores_merges;
     if (t->ignores_merges || t->joins_by_text)
         bpe_map_whole(t);
     return ERR_OK;
@@ -153,7 +168,7 @@ static enum err_code bpe_push_syms(struct encoder *e)
     return code;
 }
 
-static enum err_code bpe_encode_piece(struct encoder *e, const char *text, size_t len)
+enum err_code bpe_encode_piece(struct encoder *e, const char *text, size_t len)
 {
     const struct tokenizer *t = e->t;
     if (t->ignores_merges) {
@@ -181,25 +196,48 @@ enum err_code bpe_encode(struct encoder *e, const char *text, size_t len)
     return pretok_run(e->t->pretok, e, text, len, bpe_encode_piece);
 }
 
+/* Whether a pipeline spells an unknown character in bytes. */
+static bool bpe_has_bytes(const struct tokenizer *t, const char *text, size_t len)
+{
+    bool has = t->has_bytes;
+    for (size_t i = 0; i < len && has; i++)
+        has = t->byte_ids[(unsigned char)text[i]] >= 0;
+    return has;
+}
+
 /* One stretch of a BPE over characters: what is not a token is spelled in bytes before merging. */
-static enum err_code bpe_spm_stretch(struct encoder *e, const char *text, size_t len)
+enum err_code bpe_spm_encode_whole(struct encoder *e, const char *text, size_t len)
 {
     const struct tokenizer *t = e->t;
+    if (t->ignores_merges) {
+        int32_t id = map_get(&t->pieces, text, len);
+        if (id >= 0 && t->types[id] == TOKEN_TYPE_NORMAL)
+            return encoder_push(e, id);
+    }
     enum err_code code = encoder_need_syms(e, len);
     int32_t n = 0;
+    bool after_unk = false;
     for (size_t i = 0; i < len && !code;) {
         uint32_t cp;
         size_t k = utf8_decode(text + i, len - i, &cp);
         BUG_ON(k == 0);
         int32_t id = map_get(&t->pieces, text + i, k);
-        if (id >= 0 && t->types[id] == TOKEN_TYPE_NORMAL) {
+        bool is_known = id >= 0 && t->types[id] == TOKEN_TYPE_NORMAL;
+        if (is_known) {
             e->syms[n++] = (struct merge_sym){ .id = id };
+        } else if (t->has_pipeline && !bpe_has_bytes(t, text + i, k)) {
+            if (t->unk >= 0 && !(after_unk && t->fuses_unk))
+                e->syms[n++] = (struct merge_sym){ .id = t->unk };
+            after_unk = true;
+            i += k;
+            continue;
         } else {
             for (size_t j = 0; j < k; j++) {
                 int32_t byte_id = t->byte_ids[(unsigned char)text[i + j]];
                 e->syms[n++] = (struct merge_sym){ .id = byte_id >= 0 ? byte_id : t->unk };
             }
         }
+        after_unk = false;
         i += k;
     }
     if (code || n == 0)
@@ -213,7 +251,7 @@ enum err_code bpe_spm_encode(struct encoder *e, const char *text, size_t len)
     enum err_code code = ERR_OK;
     for (size_t i = 0; i < len && !code;) {
         size_t k = spm_stretch(e->t, text + i, len - i);
-        code = bpe_spm_stretch(e, text + i, k);
+        code = bpe_spm_encode_whole(e, text + i, k);
         i += k;
     }
     return code;

@@ -19,9 +19,17 @@
 #define PRETOK_STACK_MIN   (32u << 10)
 #define PRETOK_STACK_MAX   (8u << 20)
 
+struct pretok_step {
+    enum split_kind kind;
+    pcre2_code *pattern; /* PATTERN */
+    int cut;             /* code points per group, see struct pretok_entry */
+    enum split_behavior behavior;
+    bool is_inverted;
+    enum split_prepend prepend; /* METASPACE */
+};
+
 struct pretok {
-    pcre2_code *stages[PRETOK_STAGES_MAX];
-    int cut[PRETOK_STAGES_MAX]; /* code points per group, see struct pretok_entry */
+    struct pretok_step steps[PIPELINE_STEPS_MAX];
     int n_stages;
 };
 
@@ -58,8 +66,10 @@ static void pretok_expand(const char *pattern, struct buf *out)
     for (const char *p = pattern; *p; p++) {
         if (*p == '\\' && (p[1] == 's' || p[1] == 'S')) {
             p++;
-            if (in_class)
-                buf_add_str(out, PRETOK_SPACES); /* the table has no \S inside a class */
+            if (in_class && *p == 'S')
+                buf_add_str(out, "\\S"); /* no way to write it out there: differs by U+180E alone */
+            else if (in_class)
+                buf_add_str(out, PRETOK_SPACES);
             else
                 buf_printf(out, *p == 's' ? "[%s]" : "[^%s]", PRETOK_SPACES);
             continue;
@@ -74,8 +84,9 @@ static void pretok_expand(const char *pattern, struct buf *out)
     }
 }
 
-static enum err_code pretok_compile(const char *pattern, pcre2_code **out, struct err *err)
+enum err_code pretok_compile(const char *pattern, void **out_code, struct err *err)
 {
+    pcre2_code **out = (pcre2_code **)out_code;
     struct buf text;
     int number;
     PCRE2_SIZE at;
@@ -119,8 +130,8 @@ enum err_code pretok_new(const char *pre, struct pretok **out, struct err *err)
     struct pretok *p = mem_alloc(MEM_CAT_TOKENIZER, sizeof(*p));
     enum err_code code = ERR_OK;
     for (int i = 0; i < PRETOK_STAGES_MAX && e->stages[i].pattern && !code; i++) {
-        code = pretok_compile(e->stages[i].pattern, &p->stages[i], err);
-        p->cut[i] = e->stages[i].cut;
+        code = pretok_compile(e->stages[i].pattern, (void **)&p->steps[i].pattern, err);
+        p->steps[i].cut = e->stages[i].cut;
         p->n_stages = i + 1;
     }
     if (code) {
@@ -131,12 +142,34 @@ enum err_code pretok_new(const char *pre, struct pretok **out, struct err *err)
     return ERR_OK;
 }
 
+enum err_code pretok_new_steps(const struct split_step *steps, int n, struct pretok **out,
+                               struct err *err)
+{
+    struct pretok *p = mem_alloc(MEM_CAT_TOKENIZER, sizeof(*p));
+    enum err_code code = ERR_OK;
+    BUG_ON(n > PIPELINE_STEPS_MAX);
+    for (int i = 0; i < n && !code; i++) {
+        p->steps[i] = (struct pretok_step){ .kind = steps[i].kind,
+                                            .behavior = steps[i].behavior,
+                                            .is_inverted = steps[i].is_inverted,
+                                            .prepend = steps[i].prepend };
+        if (steps[i].kind == SPLIT_KIND_PATTERN)
+            code = pretok_compile(steps[i].pattern, (void **)&p->steps[i].pattern, err);
+        p->n_stages = i + 1;
+    }
+    if (code)
+        pretok_free(p);
+    else
+        *out = p;
+    return code;
+}
+
 void pretok_free(struct pretok *p)
 {
     if (!p)
         return;
     for (int i = 0; i < p->n_stages; i++)
-        pcre2_code_free(p->stages[i]);
+        pcre2_code_free(p->steps[i].pattern);
     mem_free(MEM_CAT_TOKENIZER, p);
 }
 
@@ -171,6 +204,7 @@ struct pretok_run {
     const struct pretok *p;
     struct encoder *e;
     pretok_piece_fn piece;
+    const char *start; /* of the stretch */
 };
 
 static enum err_code pretok_stage(const struct pretok_run *r, int stage, const char *text,
@@ -207,17 +241,63 @@ static enum err_code pretok_groups(const struct pretok_run *r, int stage, const 
     return code;
 }
 
-static enum err_code pretok_stage(const struct pretok_run *r, int stage, const char *text,
-                                  size_t len)
+/* Segments of a stage, match and gap in turn, on their way to pieces: one may wait for what follows. */
+struct pretok_join {
+    const struct pretok_run *r;
+    int stage;
+    const char *text;
+    size_t p0, p1;  /* the piece that waits; empty = none */
+    bool was_match; /* the last segment was one */
+};
+
+static enum err_code pretok_flush(struct pretok_join *j)
+{
+    size_t p0 = j->p0, p1 = j->p1;
+    int cut = j->r->p->steps[j->stage].cut;
+    j->p0 = j->p1;
+    if (cut > 0 && j->was_match)
+        return pretok_groups(j->r, j->stage, j->text + p0, p1 - p0, (size_t)cut);
+    return pretok_next(j->r, j->stage + 1, j->text + p0, p1 - p0);
+}
+
+/* The segment [p0, p1). A join with the neighbour takes place once: of two matches in a row one stays alone. */
+static enum err_code pretok_segment(struct pretok_join *j, size_t p0, size_t p1, bool is_match)
+{
+    const struct pretok_step *s = &j->r->p->steps[j->stage];
+    enum err_code code = ERR_OK;
+    if (p0 == p1)
+        return ERR_OK;
+    is_match ^= s->is_inverted;
+    bool is_waiting = j->p1 > j->p0, joins = false;
+    if (s->behavior == SPLIT_MERGED_WITH_PREVIOUS)
+        joins = is_match && !j->was_match;
+    else if (s->behavior == SPLIT_MERGED_WITH_NEXT)
+        joins = !is_match && j->was_match;
+    else if (s->behavior == SPLIT_CONTIGUOUS)
+        joins = is_match == j->was_match;
+    if (is_waiting && !joins)
+        code = pretok_flush(j);
+    if (!is_waiting || !joins)
+        j->p0 = p0;
+    j->p1 = p1;
+    j->was_match = is_match;
+    if (is_match && s->behavior == SPLIT_REMOVED)
+        j->p0 = p1;
+    return code;
+}
+
+static enum err_code pretok_pattern(const struct pretok_run *r, int stage, const char *text,
+                                    size_t len)
 {
     struct pretok_scratch *s = r->e->pretok;
     const PCRE2_SIZE *at = pcre2_get_ovector_pointer(s->match);
+    struct pretok_join j = { .r = r, .stage = stage, .text = text };
     size_t done = 0;
     enum err_code code = ERR_OK;
     while (done < len && !code) {
-        /* text.c made the text well-formed: no check per match */
-        int rc = pcre2_match(r->p->stages[stage], (PCRE2_SPTR)text, len, done, PCRE2_NO_UTF_CHECK,
-                             s->match, s->context);
+        /* text.c made the text well-formed: no check per match. Matches of nothing are none. */
+        int rc = pcre2_match(r->p->steps[stage].pattern, (PCRE2_SPTR)text, len, done,
+                             PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, s->match, s->context);
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
         if (rc < 0)
@@ -225,23 +305,57 @@ static enum err_code pretok_stage(const struct pretok_run *r, int stage, const c
                            "tokenizer: matching a stretch of %zu bytes took too many steps "
                            "(PCRE2 error %d)",
                            len, rc);
-        size_t p0 = at[0];
-        size_t p1 = at[1];
-        BUG_ON(p1 <= p0 || p0 < done); /* the table has no pattern that matches nothing */
-        code = pretok_next(r, stage + 1, text + done, p0 - done);
+        size_t p0 = at[0], p1 = at[1];
+        BUG_ON(p1 <= p0 || p0 < done);
+        code = pretok_segment(&j, done, p0, false);
         if (!code)
-            code = r->p->cut[stage] > 0
-                       ? pretok_groups(r, stage, text + p0, p1 - p0, (size_t)r->p->cut[stage])
-                       : pretok_next(r, stage + 1, text + p0, p1 - p0);
+            code = pretok_segment(&j, p0, p1, true);
         done = p1;
     }
-    return code ? code : pretok_next(r, stage + 1, text + done, len - done);
+    if (!code)
+        code = pretok_segment(&j, done, len, false);
+    return code ? code : pretok_flush(&j);
+}
+
+/* A stage that writes the piece anew. */
+static enum err_code pretok_rewrite(const struct pretok_run *r, int stage, const char *text,
+                                    size_t len)
+{
+    const struct pretok_step *s = &r->p->steps[stage];
+    bool is_meta = s->kind == SPLIT_KIND_METASPACE;
+    bool is_first = r->e->is_start && text == r->start;
+    bool has_mark = len >= SPACE_MARK_LEN && memcmp(text, SPACE_MARK, SPACE_MARK_LEN) == 0;
+    struct buf out;
+    buf_init(&out, MEM_CAT_TOKENIZER, SIZE_MAX);
+    if (!is_meta && text[0] != ' ')
+        buf_add_char(&out, ' ');
+    if (is_meta && text[0] != ' ' && !has_mark &&
+        (s->prepend == SPLIT_PREPEND_ALWAYS || (s->prepend == SPLIT_PREPEND_FIRST && is_first)))
+        buf_add(&out, SPACE_MARK, SPACE_MARK_LEN);
+    for (size_t i = 0; i < len; i++) {
+        if (is_meta && text[i] == ' ')
+            buf_add(&out, SPACE_MARK, SPACE_MARK_LEN);
+        else
+            buf_add_char(&out, text[i]);
+    }
+    enum err_code code = buf_check(&out, "a piece of text", r->e->err);
+    if (!code)
+        code = pretok_next(r, stage + 1, out.data, out.len);
+    buf_release(&out);
+    return code;
+}
+
+static enum err_code pretok_stage(const struct pretok_run *r, int stage, const char *text,
+                                  size_t len)
+{
+    return r->p->steps[stage].kind == SPLIT_KIND_PATTERN ? pretok_pattern(r, stage, text, len)
+                                                         : pretok_rewrite(r, stage, text, len);
 }
 
 enum err_code pretok_run(const struct pretok *p, struct encoder *e, const char *text, size_t len,
                          pretok_piece_fn piece)
 {
-    struct pretok_run r = { .p = p, .e = e, .piece = piece };
+    struct pretok_run r = { .p = p, .e = e, .piece = piece, .start = text };
     enum err_code code = pretok_need_scratch(e);
     return code ? code : pretok_next(&r, 0, text, len);
 }

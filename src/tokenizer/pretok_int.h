@@ -16,4 +16,7 @@ struct pretok_entry {
 };
 extern const struct pretok_entry pretok_table[];
 
+/* Compile a pattern of a published tokenizer to *out, a pcre2_code. */
+enum err_code pretok_compile(const char *pattern, void **out, struct err *err) MUST_CHECK;
+
 #endif

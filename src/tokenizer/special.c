@@ -5,6 +5,7 @@
 #include "tokenizer/tokenizer_int.h"
 
 #include <stdlib.h>
+#include <utf8proc.h>
 
 static int special_compare(const void *pa, const void *pb)
 {
@@ -22,7 +23,8 @@ static int special_compare(const void *pa, const void *pb)
 static void special_spell(const struct tokenizer *t, int32_t id, struct buf *out)
 {
     struct tokenizer_str piece = tokenizer_piece(t, id);
-    bool escape = t->kind == TOKENIZER_KIND_SPM || t->kind == TOKENIZER_KIND_BPE_SPM;
+    bool escape =
+        !t->has_pipeline && (t->kind == TOKENIZER_KIND_SPM || t->kind == TOKENIZER_KIND_BPE_SPM);
     for (size_t i = 0; i < piece.len; i++) {
         if (escape && piece.data[i] == ' ')
             buf_add(out, SPACE_MARK, SPACE_MARK_LEN);
@@ -53,46 +55,90 @@ static bool special_takes_space(const struct tokenizer *t, int32_t id)
            (piece.len == 4 && memcmp(piece.data, "</s>", 4) == 0);
 }
 
-enum err_code special_set_init(struct special_set *s, const struct tokenizer *t, bool strip,
-                               struct err *err)
+/* Which tokens a set has. */
+struct special_pick {
+    const struct tokenizer *t;
+    const uint8_t *flags; /* may be NULL */
+    bool is_normal;       /* those that are looked for in the normalised text, or the others */
+    bool strip;
+};
+
+/* A control token is looked for in the text as it comes, whatever its flag says: the caller's bytes are known there. */
+static bool special_is_picked(const struct special_pick *p, int32_t id)
+{
+    bool is_normal =
+        p->flags && (p->flags[id] & TOKEN_FLAG_NORMAL) && p->t->types[id] == TOKEN_TYPE_USER;
+    return special_is_added(p->t, id) && is_normal == p->is_normal;
+}
+
+static enum err_code special_add(struct special_set *s, const struct special_pick *p, int32_t id,
+                                 struct buf *spelled, struct err *err)
+{
+    const struct tokenizer *t = p->t;
+    struct tokenizer_str piece = tokenizer_piece(t, id);
+    uint8_t flags = p->flags ? p->flags[id] : 0;
+    enum err_code code = ERR_OK;
+    buf_reset(spelled);
+    if (p->is_normal)
+        code = pipeline_normalise(t->pipeline, t, piece.data, piece.len, spelled, err);
+    else
+        special_spell(t, id, spelled);
+    if (!code)
+        code = buf_check(spelled, "an added token", err);
+    if (code || spelled->len == 0)
+        return code;
+    s->items[s->n++] = (struct special){
+        .text = mem_strndup(MEM_CAT_TOKENIZER, spelled->data, spelled->len),
+        .len = (uint32_t)spelled->len,
+        .id = id,
+        .is_control = t->types[id] != TOKEN_TYPE_USER,
+        .takes_space = (flags & TOKEN_FLAG_RSTRIP) || (p->strip && special_takes_space(t, id)),
+        .takes_left = flags & TOKEN_FLAG_LSTRIP,
+        .is_word = flags & TOKEN_FLAG_WORD,
+    };
+    return ERR_OK;
+}
+
+static enum err_code special_set_fill(struct special_set *s, const struct special_pick *p,
+                                      struct err *err)
 {
     enum err_code code = ERR_OK;
     struct buf spelled;
     int32_t n = 0;
     *s = (struct special_set){ 0 };
     buf_init(&spelled, MEM_CAT_TOKENIZER, UINT32_MAX);
-    for (int32_t id = 0; id < t->n_tokens; id++)
-        n += special_is_added(t, id);
+    for (int32_t id = 0; id < p->t->n_tokens; id++)
+        n += special_is_picked(p, id);
     s->items = mem_try_array(MEM_CAT_TOKENIZER, (size_t)n + 1, sizeof(*s->items));
-    if (!s->items) {
+    if (!s->items)
         code = err_set(err, ERR_NOMEM, "tokenizer: no memory for %d added tokens", n);
-        goto out;
-    }
-    for (int32_t id = 0; id < t->n_tokens; id++) {
-        if (!special_is_added(t, id))
-            continue;
-        buf_reset(&spelled);
-        special_spell(t, id, &spelled);
-        code = buf_check(&spelled, "an added token", err);
-        if (code)
-            goto out;
-        s->items[s->n++] = (struct special){
-            .text = mem_strndup(MEM_CAT_TOKENIZER, spelled.data, spelled.len),
-            .len = (uint32_t)spelled.len,
-            .id = id,
-            .is_control = t->types[id] != TOKEN_TYPE_USER,
-            .takes_space = strip && special_takes_space(t, id),
-        };
-    }
+    for (int32_t id = 0; id < p->t->n_tokens && !code; id++)
+        if (special_is_picked(p, id))
+            code = special_add(s, p, id, &spelled, err);
+    buf_release(&spelled);
+    if (code)
+        return code;
     qsort(s->items, (size_t)s->n, sizeof(*s->items), special_compare);
     for (int b = 0, i = 0; b <= 256; b++) {
         while (i < s->n && (unsigned char)s->items[i].text[0] < b)
             i++;
         s->first[b] = i;
     }
-out:
-    buf_release(&spelled);
-    return code;
+    return ERR_OK;
+}
+
+enum err_code special_set_init(struct special_set *s, const struct tokenizer *t,
+                               const uint8_t *flags, bool strip, struct err *err)
+{
+    return special_set_fill(s, &(struct special_pick){ .t = t, .flags = flags, .strip = strip },
+                            err);
+}
+
+enum err_code special_set_init_normal(struct special_set *s, const struct tokenizer *t,
+                                      const uint8_t *flags, struct err *err)
+{
+    return special_set_fill(s, &(struct special_pick){ .t = t, .flags = flags, .is_normal = true },
+                            err);
 }
 
 void special_set_release(struct special_set *s)
@@ -137,6 +183,28 @@ static int32_t special_bound(const struct special_set *s, int32_t lo, int32_t hi
     return lo;
 }
 
+/* What a word is made of in the published sense: letters and what is used as such, digits, marks, connectors, joiners. */
+static bool special_in_word(uint32_t c)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    bool is_letter_like = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+                          (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC ||
+           c == 0x200C || c == 0x200D || is_letter_like;
+}
+
+/* Whether no word goes over the borders of text[p0..p1). */
+static bool special_is_word(const char *text, size_t len, size_t p0, size_t p1)
+{
+    uint32_t c;
+    size_t before = p0;
+    while (before > 0 && ((unsigned char)text[--before] & 0xC0) == 0x80)
+        continue;
+    if (p0 > 0 && utf8_decode(text + before, p0 - before, &c) && special_in_word(c))
+        return false;
+    return !(p1 < len && utf8_decode(text + p1, len - p1, &c) && special_in_word(c));
+}
+
 /* The longest token that stands at text[at..]; id -1 if none. */
 static struct special_match special_at(const struct special_set *s, const char *text, size_t len,
                                        size_t at, const struct span_list *caller, bool has_control)
@@ -149,9 +217,12 @@ static struct special_match special_at(const struct special_set *s, const char *
             const struct special *m = &s->items[i];
             if (m->is_control && (!has_control || span_list_touches(caller, at, at + depth)))
                 continue;
+            if (m->is_word && !special_is_word(text, len, at, at + depth))
+                continue;
             best.p1 = at + depth;
             best.id = m->id;
             best.takes_space = m->takes_space;
+            best.takes_left = m->takes_left;
             break; /* of equal spellings the first id */
         }
         if (at + depth >= len)

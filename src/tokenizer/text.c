@@ -84,3 +84,30 @@ void norm_text_release(struct norm_text *n)
     mem_free(MEM_CAT_TOKENIZER, n->spans);
     *n = (struct norm_text){ 0 };
 }
+
+size_t text_skip_spaces(const char *text, size_t len, bool has_marks)
+{
+    size_t i = 0;
+    while (i < len) {
+        uint32_t c;
+        size_t k = utf8_decode(text + i, len - i, &c);
+        if (k == 0 || !(text_is_space(c) || (has_marks && c == 0x2581)))
+            break;
+        i += k;
+    }
+    return i;
+}
+
+size_t text_trim_spaces(const char *text, size_t from, size_t to)
+{
+    while (to > from) {
+        uint32_t c;
+        size_t i = to - 1;
+        while (i > from && ((unsigned char)text[i] & 0xC0) == 0x80)
+            i--;
+        if (utf8_decode(text + i, to - i, &c) != to - i || !text_is_space(c))
+            break;
+        to = i;
+    }
+    return to;
+}

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 /* Texts are indexed by 31 bits while merging, three bytes for a space included. */
+#define TOKENIZER_ENDS_MAX 32 /* of a spec */
 #define TOKENIZER_TEXT_MAX ((size_t)INT32_MAX / 4)
 
 /* Spellings of tokens that end a turn or a text in published models; where one is an added token, it ends a generation. */
@@ -149,7 +150,7 @@ static bool tokenizer_is_harmony(const struct tokenizer *t)
 
 static void tokenizer_find_ends(struct tokenizer *t, const struct tokenizer_spec *spec)
 {
-    int32_t ids[ARRAY_LEN(end_markers) + 8];
+    int32_t ids[ARRAY_LEN(end_markers) + 8 + TOKENIZER_ENDS_MAX];
     int32_t n = 0;
     const int32_t given[] = { spec->eos, spec->eot, spec->eom };
     for (size_t i = 0; i < ARRAY_LEN(given); i++)
@@ -161,6 +162,9 @@ static void tokenizer_find_ends(struct tokenizer *t, const struct tokenizer_spec
             !(strcmp(end_markers[i], "<|end|>") == 0 && tokenizer_is_harmony(t)))
             ids[n++] = id;
     }
+    for (int32_t i = 0; i < spec->n_ends && i < TOKENIZER_ENDS_MAX; i++)
+        if (spec->ends[i] >= 0 && spec->ends[i] < t->n_tokens)
+            ids[n++] = spec->ends[i];
     /* GLM ends its turn by opening the next one */
     int32_t glm = tokenizer_find(t, "[gMASK]", 7);
     static const char *const glm_turns[] = { "<|user|>", "<|observation|>" };
@@ -199,7 +203,7 @@ enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer 
     enum err_code code = tokenizer_check(spec, err);
     if (code)
         return code;
-    const struct pretok_info *info = pretok_info(spec->pre);
+    const struct pretok_info *info = spec->pipeline ? NULL : pretok_info(spec->pre);
     struct tokenizer *t = mem_alloc(MEM_CAT_TOKENIZER, sizeof(*t));
     t->kind = spec->kind;
     if (t->kind == TOKENIZER_KIND_BPE && info && info->is_spm)
@@ -212,19 +216,26 @@ enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer 
         t->bos = spec->cls >= 0 ? spec->cls : spec->bos;
         t->eos = spec->sep >= 0 ? spec->sep : spec->eos;
     }
+    t->head = spec->pipeline ? spec->pipeline->head : t->bos;
+    t->tail = spec->pipeline ? spec->pipeline->tail : t->eos;
     t->add_bos = spec->add_bos;
     t->add_eos = spec->add_eos;
     t->add_space_prefix = spec->add_space_prefix && t->kind != TOKENIZER_KIND_BPE;
     t->remove_extra_spaces = spec->remove_extra_spaces;
     t->lowercase = spec->lowercase;
     t->strip_accents = spec->strip_accents;
+    t->has_pipeline = spec->pipeline != NULL;
+    t->fuses_unk = spec->pipeline && spec->pipeline->fuses_unk;
+    t->has_bytes = spec->pipeline && spec->pipeline->has_bytes;
     code = tokenizer_copy_pieces(t, spec, err);
     if (!code) {
         tokenizer_index(t);
-        code = special_set_init(&t->specials, t, spec->strip_after_special, err);
+        code = special_set_init(&t->specials, t, spec->flags, spec->strip_after_special, err);
     }
     if (!code)
         code = tokenizer_init_kind(t, spec, err);
+    if (!code && spec->pipeline)
+        code = pipeline_new(t, spec, err);
     if (code) {
         tokenizer_free(t);
         return code;
@@ -238,6 +249,7 @@ void tokenizer_free(struct tokenizer *t)
 {
     if (!t)
         return;
+    pipeline_free(t->pipeline);
     ugm_free(t->ugm);
     pretok_free(t->pretok);
     merge_table_release(&t->merges);
@@ -294,6 +306,8 @@ enum err_code encoder_push(struct encoder *e, int32_t id)
 /* A stretch between two added tokens. */
 static enum err_code tokenizer_encode_stretch(struct encoder *e, const char *text, size_t len)
 {
+    if (e->t->pipeline)
+        return pipeline_encode(e, text, len);
     switch (e->t->kind) {
     case TOKENIZER_KIND_BPE:
         return bpe_encode(e, text, len);
@@ -309,20 +323,6 @@ static enum err_code tokenizer_encode_stretch(struct encoder *e, const char *tex
     return ERR_OK;
 }
 
-/* Bytes of white space at the start of text, as Unicode means it; U+2581 was a space. */
-static size_t tokenizer_skip_spaces(const char *text, size_t len)
-{
-    size_t i = 0;
-    while (i < len) {
-        uint32_t c;
-        size_t k = utf8_decode(text + i, len - i, &c);
-        if (k == 0 || !(text_is_space(c) || c == 0x2581))
-            break;
-        i += k;
-    }
-    return i;
-}
-
 static enum err_code tokenizer_walk(struct encoder *e, const struct norm_text *n, bool has_control)
 {
     const struct tokenizer *t = e->t;
@@ -331,14 +331,16 @@ static enum err_code tokenizer_walk(struct encoder *e, const struct norm_text *n
     while (at < n->len && !code) {
         struct special_match m =
             special_find(&t->specials, n->text, n->len, at, &n->caller, has_control);
-        if (m.p0 > at)
-            code = tokenizer_encode_stretch(e, n->text + at, m.p0 - at);
+        size_t p0 = m.takes_left ? text_trim_spaces(n->text, at, m.p0) : m.p0;
+        e->is_start = at == 0;
+        if (p0 > at)
+            code = tokenizer_encode_stretch(e, n->text + at, p0 - at);
         at = m.p1;
         if (m.id < 0 || code)
             continue;
         code = encoder_push(e, m.id);
         if (m.takes_space)
-            at += tokenizer_skip_spaces(n->text + at, n->len - at);
+            at += text_skip_spaces(n->text + at, n->len - at, !t->has_pipeline);
     }
     return code;
 }
@@ -360,24 +362,25 @@ enum err_code tokenizer_encode(const struct tokenizer *t, const char *text, size
     int32_t n_before = out->n;
     struct encoder e = { .t = t, .out = out, .err = err };
     struct norm_text norm = { 0 };
-    bool escape = t->kind == TOKENIZER_KIND_SPM || t->kind == TOKENIZER_KIND_BPE_SPM;
+    bool escape =
+        !t->has_pipeline && (t->kind == TOKENIZER_KIND_SPM || t->kind == TOKENIZER_KIND_BPE_SPM);
     if (len > TOKENIZER_TEXT_MAX)
         return err_set(err, ERR_FULL, "a text of %zu bytes is more than the %zu that fit at once",
                        len, TOKENIZER_TEXT_MAX);
     buf_init(&e.work, MEM_CAT_TOKENIZER, SIZE_MAX);
     enum err_code code = norm_text_init(&norm, text, len, caller, escape, err);
-    bool has_bos = (flags & TOKENIZER_FLAG_BOS) && t->add_bos && t->bos >= 0;
+    bool has_bos = (flags & TOKENIZER_FLAG_BOS) && t->add_bos && t->head >= 0;
     if (!code && has_bos)
-        code = encoder_push(&e, t->bos);
+        code = encoder_push(&e, t->head);
     if (!code)
         code = tokenizer_walk(&e, &norm, flags & TOKENIZER_FLAG_SPECIAL);
-    if (!code && has_bos && out->n > n_before + 1 && out->ids[n_before + 1] == t->bos) {
+    if (!code && has_bos && out->n > n_before + 1 && out->ids[n_before + 1] == t->head) {
         out->n--; /* the text brought its own */
         memmove(&out->ids[n_before], &out->ids[n_before + 1],
                 (size_t)(out->n - n_before) * sizeof(*out->ids));
     }
-    if (!code && (flags & TOKENIZER_FLAG_EOS) && t->add_eos && t->eos >= 0)
-        code = encoder_push(&e, t->eos);
+    if (!code && (flags & TOKENIZER_FLAG_EOS) && t->add_eos && t->tail >= 0)
+        code = encoder_push(&e, t->tail);
     if (code)
         out->n = n_before;
     norm_text_release(&norm);

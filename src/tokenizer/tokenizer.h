@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/span.h"
+#include "tokenizer/pipeline.h"
 
 enum tokenizer_kind {
     TOKENIZER_KIND_BPE,     /* byte-level BPE: GGUF "gpt2" */
@@ -25,6 +26,14 @@ enum token_type { /* numbers as in GGUF tokenizer.ggml.token_type */
                   TOKEN_TYPE_BYTE = 6,
 };
 
+/* How an added token stands in a text; bits. */
+enum token_flags {
+    TOKEN_FLAG_LSTRIP = 1 << 0, /* white space before it belongs to it */
+    TOKEN_FLAG_RSTRIP = 1 << 1, /* white space after it belongs to it */
+    TOKEN_FLAG_WORD = 1 << 2,   /* not inside a word */
+    TOKEN_FLAG_NORMAL = 1 << 3, /* it is looked for in the normalised text */
+};
+
 struct tokenizer_str { /* borrowed, not terminated */
     const char *data;
     size_t len;
@@ -38,6 +47,8 @@ struct tokenizer_spec {
     const float *scores;                /* [n_tokens] or NULL */
     const uint8_t *types;               /* [n_tokens] enum token_type, or NULL = all normal */
     const struct tokenizer_str *merges; /* [n_merges] "left right", BPE; may be NULL */
+    const struct tokenizer_str
+        *rights; /* [n_merges] or NULL: then merges has the left parts alone */
     int32_t n_merges;
     const char *pre; /* pre-tokenizer id ("llama-bpe", "qwen2", "smollm", ...); NULL = none given */
     int32_t bos, eos, eot, eom, unk, sep, pad, cls, mask;
@@ -47,7 +58,14 @@ struct tokenizer_spec {
     bool remove_extra_spaces;      /* UGM, SPM: runs of spaces count as one, none at the ends */
     bool strip_after_special;      /* white space after a special token is not text (Phi-3) */
     bool lowercase, strip_accents; /* WPM */
-    const uint8_t *charsmap;       /* UGM: SentencePiece's precompiled normaliser; may be NULL */
+    /* From here on: of tokenizer.json alone, zeroed otherwise. With a pipeline `pre` and the flags of the line-up above are not
+     * looked at, but for add_space_prefix: a decoded text then has a space in front that is not the text's. */
+    const struct pipeline_spec *pipeline;
+    const double *exact_scores; /* UGM: [n_tokens] in the place of scores; sums are f64 then */
+    const int32_t *ends;        /* [n_ends] more ids that end a generation */
+    int32_t n_ends;             /* at most 32 */
+    const uint8_t *flags;       /* [n_tokens] enum token_flags, of added tokens */
+    const uint8_t *charsmap;    /* UGM: SentencePiece's precompiled normaliser; may be NULL */
     size_t charsmap_bytes;
 };
 

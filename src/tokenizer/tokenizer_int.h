@@ -25,6 +25,8 @@ struct special {
     const char *text;
     uint32_t len;
     int32_t id;
+    bool takes_left;  /* white space before it belongs to it */
+    bool is_word;     /* does not match inside a word */
     bool is_control;  /* matches only with TOKENIZER_FLAG_SPECIAL and outside the caller's bytes */
     bool takes_space; /* white space after it belongs to it */
 };
@@ -36,10 +38,14 @@ struct special_set {
 struct special_match {
     size_t p0, p1;
     int32_t id; /* -1: none up to the end of the text */
-    bool takes_space;
+    bool takes_space, takes_left;
 };
-enum err_code special_set_init(struct special_set *s, const struct tokenizer *t, bool strip,
-                               struct err *err) MUST_CHECK;
+/* Tokens that are looked for in the text as it comes; strip: spec.strip_after_special. flags as in the spec. */
+enum err_code special_set_init(struct special_set *s, const struct tokenizer *t,
+                               const uint8_t *flags, bool strip, struct err *err) MUST_CHECK;
+/* Those of TOKEN_FLAG_NORMAL, spelled as t's pipeline normalises them. */
+enum err_code special_set_init_normal(struct special_set *s, const struct tokenizer *t,
+                                      const uint8_t *flags, struct err *err) MUST_CHECK;
 void special_set_release(struct special_set *s);
 /* The leftmost, then longest match in text[from..len). */
 struct special_match special_find(const struct special_set *s, const char *text, size_t len,
@@ -59,6 +65,10 @@ enum err_code norm_text_init(struct norm_text *n, const char *text, size_t len,
                              struct err *err) MUST_CHECK;
 void norm_text_release(struct norm_text *n);
 bool text_is_space(uint32_t c); /* Unicode's White_Space */
+/* Bytes of white space at the start of text; has_marks: U+2581 was a space. */
+size_t text_skip_spaces(const char *text, size_t len, bool has_marks);
+/* The end of text[from..to) without white space at its end. */
+size_t text_trim_spaces(const char *text, size_t from, size_t to);
 
 /* --- merge.c: join neighbours, best rank first, leftmost among equals --- */
 struct merge_slot {
@@ -100,6 +110,8 @@ struct encoder {
     size_t heap_n, heap_cap;
     struct buf work; /* a stretch after normalising */
     void *pretok;    /* pretok.c's match data, made on first use */
+    bool is_start;   /* nothing of the text stands before the stretch */
+    bool after_unk;  /* the last id was an unknown character's */
 };
 enum err_code encoder_need_syms(struct encoder *e, size_t n) MUST_CHECK;
 enum err_code encoder_push(struct encoder *e, int32_t id) MUST_CHECK;
@@ -118,6 +130,9 @@ struct pretok_info {
 };
 /* pre = NULL or unknown: warns and uses "default". */
 enum err_code pretok_new(const char *pre, struct pretok **out, struct err *err) MUST_CHECK;
+/* The steps of a tokenizer.json. */
+enum err_code pretok_new_steps(const struct split_step *steps, int n, struct pretok **out,
+                               struct err *err) MUST_CHECK;
 void pretok_free(struct pretok *p);
 const struct pretok_info *pretok_info(const char *pre); /* NULL if unknown */
 typedef enum err_code (*pretok_piece_fn)(struct encoder *e, const char *text, size_t len);
@@ -125,20 +140,47 @@ enum err_code pretok_run(const struct pretok *p, struct encoder *e, const char *
                          pretok_piece_fn piece) MUST_CHECK;
 void pretok_scratch_free(void *scratch);
 
+/* --- pipeline.c: stretches of a tokenizer that came as tokenizer.json --- */
+struct pipeline;
+/* Needs t's kind, pieces and (charsmap) ugm. */
+enum err_code pipeline_new(struct tokenizer *t, const struct tokenizer_spec *spec,
+                           struct err *err) MUST_CHECK;
+void pipeline_free(struct pipeline *p);
+enum err_code pipeline_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
+/* The normalised form of text. */
+enum err_code pipeline_normalise(const struct pipeline *p, const struct tokenizer *t,
+                                 const char *text, size_t len, struct buf *out,
+                                 struct err *err) MUST_CHECK;
+
 /* --- the kinds: init what they need of the spec; encode one stretch (well-formed UTF-8, no added token inside) --- */
 enum err_code bpe_init(struct tokenizer *t, const struct tokenizer_spec *spec,
                        struct err *err) MUST_CHECK;
 enum err_code bpe_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
+/* The same for a piece that a token may be as a whole, with spaces inside. */
+enum err_code bpe_spm_encode_whole(struct encoder *e, const char *text, size_t len) MUST_CHECK;
 enum err_code bpe_spm_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
 enum err_code spm_init(struct tokenizer *t, const struct tokenizer_spec *spec,
                        struct err *err) MUST_CHECK;
 enum err_code spm_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
 enum err_code wpm_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
+/* One word, already normalised. */
+enum err_code wpm_word(struct encoder *e, const char *word, size_t len) MUST_CHECK;
+/* Steps of BERT's normalising, for one code point each. */
+bool wpm_is_han(uint32_t c);
+bool wpm_is_dropped(uint32_t c);
+void wpm_add_lower(uint32_t c, struct buf *out);
+/* One piece of a byte-level BPE's pre-tokenizer. */
+enum err_code bpe_encode_piece(struct encoder *e, const char *text, size_t len) MUST_CHECK;
 struct ugm;
 enum err_code ugm_init(struct tokenizer *t, const struct tokenizer_spec *spec,
                        struct err *err) MUST_CHECK;
 void ugm_free(struct ugm *u);
 enum err_code ugm_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
+/* One piece, already normalised. */
+enum err_code ugm_encode_piece(struct encoder *e, const char *text, size_t len) MUST_CHECK;
+/* Replacement of the prefix of text by the published map, else the code point itself; the bytes that it stands for. */
+size_t ugm_next(const struct ugm *u, const char *text, size_t len, const char **out,
+                size_t *out_len);
 
 /* --- detok.c --- */
 /* Append what a token of this kind and type decodes to. */
@@ -155,7 +197,11 @@ struct tokenizer {
     char *blob;
     struct map pieces; /* spelling -> id, first of equals */
     struct special_set specials;
+    struct pipeline *pipeline; /* NULL: the kind's own way */
+    bool has_pipeline;         /* it will come, or is there */
+    bool fuses_unk, has_bytes; /* of the pipeline */
     int32_t bos, eos, unk;
+    int32_t head, tail; /* ids around a text where the model wants them */
     bool add_bos, add_eos, add_space_prefix, remove_extra_spaces;
     bool lowercase, strip_accents;
     int32_t *end_ids;

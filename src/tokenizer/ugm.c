@@ -11,9 +11,10 @@
 #define UGM_UNK_PENALTY 10.0f /* an unknown character costs this much more than the worst piece */
 
 struct ugm {
-    float *scores; /* [n_tokens] */
-    bool *usable;  /* [n_tokens] can be on a path */
-    float unk_score;
+    double *scores; /* [n_tokens] */
+    bool is_double; /* sums are f64 (tokenizers), not f32 (SentencePiece): ties fall otherwise */
+    bool *usable;   /* [n_tokens] can be on a path */
+    double unk_score;
     uint32_t max_len;
     uint32_t *units; /* [n_units] the trie */
     size_t n_units;
@@ -50,9 +51,10 @@ static enum err_code ugm_init_map(struct ugm *u, const uint8_t *blob, size_t byt
 enum err_code ugm_init(struct tokenizer *t, const struct tokenizer_spec *spec, struct err *err)
 {
     struct ugm *u = mem_alloc(MEM_CAT_TOKENIZER, sizeof(*u));
-    float least = FLT_MAX;
+    double least = FLT_MAX;
     t->ugm = u;
-    if (!spec->scores)
+    u->is_double = spec->exact_scores != NULL;
+    if (!spec->scores && !spec->exact_scores)
         return err_set(err, ERR_INVALID,
                        "tokenizer: a unigram vocabulary needs tokenizer.ggml.scores");
     u->scores = mem_try_array(MEM_CAT_TOKENIZER, (size_t)t->n_tokens, sizeof(*u->scores));
@@ -63,7 +65,7 @@ enum err_code ugm_init(struct tokenizer *t, const struct tokenizer_spec *spec, s
         u->usable[id] = t->types[id] == TOKEN_TYPE_NORMAL && t->texts[id].piece_len > 0;
         if (!u->usable[id])
             continue;
-        u->scores[id] = spec->scores[id];
+        u->scores[id] = spec->exact_scores ? spec->exact_scores[id] : (double)spec->scores[id];
         if (!isfinite(u->scores[id]))
             return err_set(err, ERR_INVALID, "tokenizer: the score of token %d is not finite", id);
         least = u->scores[id] < least ? u->scores[id] : least;
@@ -115,8 +117,8 @@ static size_t ugm_map_longest(const struct ugm *u, const char *text, size_t len,
 }
 
 /* Replacement of the prefix of text: from the map, else the code point itself. Returns the bytes that it stands for. */
-static size_t ugm_next(const struct ugm *u, const char *text, size_t len, const char **out,
-                       size_t *out_len)
+size_t ugm_next(const struct ugm *u, const char *text, size_t len, const char **out,
+                size_t *out_len)
 {
     size_t k = ugm_map_longest(u, text, len, out);
     if (k > 0) {
@@ -157,15 +159,18 @@ static void ugm_normalise(const struct tokenizer *t, const char *text, size_t le
 }
 
 struct ugm_best { /* of the paths that end before a byte */
-    float score;
+    double score;
     int32_t id;
     uint32_t from;
 };
 
-static void ugm_relax(struct ugm_best *to, float score, int32_t id, uint32_t from)
+static void ugm_relax(const struct ugm *u, struct ugm_best *best, size_t from, size_t to,
+                      double score, int32_t id)
 {
-    if (score > to->score)
-        *to = (struct ugm_best){ score, id, from };
+    double sum = best[from].score + score;
+    sum = u->is_double ? sum : (double)(float)sum;
+    if (sum > best[to].score)
+        best[to] = (struct ugm_best){ sum, id, (uint32_t)from };
 }
 
 static void ugm_viterbi(const struct encoder *e, const char *s, size_t n, struct ugm_best *best)
@@ -184,12 +189,12 @@ static void ugm_viterbi(const struct encoder *e, const char *s, size_t n, struct
         for (size_t len = k; len <= end; len++) {
             int32_t id = map_get(&t->pieces, s + i, len);
             if (id >= 0 && u->usable[id]) {
-                ugm_relax(&best[i + len], best[i].score + u->scores[id], id, (uint32_t)i);
+                ugm_relax(u, best, i, i + len, u->scores[id], id);
                 has_single |= len == k;
             }
         }
         if (!has_single)
-            ugm_relax(&best[i + k], best[i].score + u->unk_score, t->unk, (uint32_t)i);
+            ugm_relax(u, best, i, i + k, u->unk_score, t->unk);
         i += k;
     }
 }
@@ -215,19 +220,23 @@ static enum err_code ugm_push_path(struct encoder *e, const struct ugm_best *bes
     return code;
 }
 
+enum err_code ugm_encode_piece(struct encoder *e, const char *text, size_t len)
+{
+    if (len == 0)
+        return ERR_OK;
+    struct ugm_best *best = mem_try_array(MEM_CAT_TOKENIZER, len + 1, sizeof(*best));
+    if (!best)
+        return err_set(e->err, ERR_NOMEM, "tokenizer: no memory for a text of %zu bytes", len);
+    ugm_viterbi(e, text, len, best);
+    enum err_code code = ugm_push_path(e, best, len);
+    mem_free(MEM_CAT_TOKENIZER, best);
+    return code;
+}
+
 enum err_code ugm_encode(struct encoder *e, const char *text, size_t len)
 {
     buf_reset(&e->work);
     ugm_normalise(e->t, text, len, &e->work);
     enum err_code code = buf_check(&e->work, "normalised text", e->err);
-    size_t n = e->work.len;
-    if (code || n == 0)
-        return code;
-    struct ugm_best *best = mem_try_array(MEM_CAT_TOKENIZER, n + 1, sizeof(*best));
-    if (!best)
-        return err_set(e->err, ERR_NOMEM, "tokenizer: no memory for a text of %zu bytes", n);
-    ugm_viterbi(e, e->work.data, n, best);
-    code = ugm_push_path(e, best, n);
-    mem_free(MEM_CAT_TOKENIZER, best);
-    return code;
+    return code ? code : ugm_encode_piece(e, e->work.data, e->work.len);
 }

@@ -9,7 +9,7 @@
 #define WPM_WORD_MAX 100
 
 /* Han in BERT's sense: these stand as words of their own. */
-static bool wpm_is_han(uint32_t c)
+bool wpm_is_han(uint32_t c)
 {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
            (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
@@ -26,7 +26,7 @@ static bool wpm_is_mark(uint32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-static bool wpm_is_dropped(uint32_t c)
+bool wpm_is_dropped(uint32_t c)
 {
     if (c == '\t' || c == '\n' || c == '\r')
         return false;
@@ -35,13 +35,13 @@ static bool wpm_is_dropped(uint32_t c)
            k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-static void wpm_add_lower(const struct tokenizer *t, uint32_t c, struct buf *out)
+void wpm_add_lower(uint32_t c, struct buf *out)
 {
-    if (t->lowercase && c == 0x130) { /* the one letter whose lower case is two */
+    if (c == 0x130) { /* the one letter whose lower case is two */
         buf_add_str(out, "i\xCC\x87");
         return;
     }
-    buf_add_code_point(out, t->lowercase ? (uint32_t)utf8proc_tolower((utf8proc_int32_t)c) : c);
+    buf_add_code_point(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
 }
 
 /* BERT's cleaning: what shows nothing is dropped, white space is ' ', Han stands alone. */
@@ -81,8 +81,12 @@ static enum err_code wpm_normalise(const struct tokenizer *t, const struct buf *
     n = utf8proc_decompose((const utf8proc_uint8_t *)clean->data, (utf8proc_ssize_t)clean->len, cps,
                            n, options);
     for (utf8proc_ssize_t i = 0; i < n; i++)
-        if (!t->strip_accents || utf8proc_category(cps[i]) != UTF8PROC_CATEGORY_MN)
-            wpm_add_lower(t, (uint32_t)cps[i], out);
+        if (!t->strip_accents || utf8proc_category(cps[i]) != UTF8PROC_CATEGORY_MN) {
+            if (t->lowercase)
+                wpm_add_lower((uint32_t)cps[i], out);
+            else
+                buf_add_code_point(out, (uint32_t)cps[i]);
+        }
     mem_free(MEM_CAT_TOKENIZER, cps);
     code = buf_check(out, "normalised text", err);
     return code;
@@ -105,7 +109,7 @@ static size_t wpm_longest(const struct tokenizer *t, const char *word, size_t le
     return 0;
 }
 
-static enum err_code wpm_word(struct encoder *e, const char *word, size_t len)
+enum err_code wpm_word(struct encoder *e, const char *word, size_t len)
 {
     int32_t before = e->out->n;
     bool is_whole = utf8_count(word, len) <= WPM_WORD_MAX;

@@ -203,3 +203,64 @@ enum err_code dir_add_json(struct weights *w, const char *prefix, const struct m
     mem_free(MEM_CAT_WEIGHTS, copy);
     return code ? err_prefix(err, code, "%s.json", prefix) : ERR_OK;
 }
+
+/* --- what of the tokenizer's texts templates need --- */
+
+/* The template of tokenizer_config.json: a text, or a list of texts with names of which "default" is meant. */
+static const struct json *config_template(const struct json *root)
+{
+    const struct json *v = json_get(root, "chat_template");
+    for (size_t i = 0; json_is(v, JSON_TYPE_ARRAY) && i < v->n; i++)
+        if (json_str_eq(json_get(&v->items[i], "name"), "default"))
+            return json_get(&v->items[i], "template");
+    return v;
+}
+
+static enum err_code config_set_text(struct weights *w, const char *key, const struct json *v,
+                                     struct err *err)
+{
+    if (json_is(v, JSON_TYPE_OBJECT))
+        v = json_get(v, "content"); /* an added token */
+    if (!json_is(v, JSON_TYPE_STRING) || weights_meta(w, key))
+        return ERR_OK;
+    struct meta_value value = { .type = META_TYPE_STRING, .s = { v->text, v->len } };
+    return weights_set_meta(w, key, &value, err);
+}
+
+static enum err_code config_add_template(struct weights *w, const struct meta_str *text,
+                                         const char *name, struct err *err)
+{
+    struct json_doc doc;
+    if (!text->data)
+        return ERR_OK;
+    if (text->len > CONFIG_BYTES_MAX)
+        return err_set(err, ERR_FULL, "%s: %zu bytes, at most %zu", name, text->len,
+                       CONFIG_BYTES_MAX);
+    enum err_code code = json_parse(&doc, text->data, text->len,
+                                    text->len * CONFIG_FACTOR + ((size_t)64 << 10), err);
+    if (code)
+        return err_prefix(err, code, "%s", name);
+    code = config_set_text(w, "tokenizer.chat_template", config_template(&doc.root), err);
+    if (!code)
+        code = config_set_text(w, "tokenizer.bos_token", json_get(&doc.root, "bos_token"), err);
+    if (!code)
+        code = config_set_text(w, "tokenizer.eos_token", json_get(&doc.root, "eos_token"), err);
+    json_doc_release(&doc);
+    return code;
+}
+
+enum err_code dir_add_templates(struct weights *w, struct err *err)
+{
+    const struct meta_str *jinja = &w->texts[WEIGHTS_TEXT_TEMPLATE].text;
+    struct meta_value value = { .type = META_TYPE_STRING, .s = *jinja };
+    enum err_code code = ERR_OK;
+    if (jinja->data && jinja->len <= CONFIG_BYTES_MAX)
+        code = weights_set_meta(w, "tokenizer.chat_template", &value, err);
+    if (!code)
+        code = config_add_template(w, &w->texts[WEIGHTS_TEXT_TEMPLATE_JSON].text,
+                                   "chat_template.json", err);
+    if (!code)
+        code = config_add_template(w, &w->texts[WEIGHTS_TEXT_TOKENIZER_CONFIG].text,
+                                   "tokenizer_config.json", err);
+    return code;
+}

@@ -78,8 +78,8 @@ void meta_array_at(const struct meta_value *v, uint64_t i, struct meta_value *ou
 /* Open a GGUF file (v2, v3; the first of a split set opens them all, their metadata is the first file's), or a directory as Hugging
  * Face lays it out: config.json and *.safetensors, with model.safetensors.index.json where there are several (a path to one of
  * these files means its directory; one to a single tensor file that one). Metadata of a directory: the values of config.json as
- * "config.KEY" ("config.rope_scaling.factor"; null is absent), of generation_config.json as "generation_config.KEY". Tensors
- * keep their names; model.h gives them GGUF's.
+ * "config.KEY" ("config.rope_scaling.factor"; null is absent), of generation_config.json as "generation_config.KEY", and
+ * "tokenizer.chat_template", "tokenizer.bos_token", "tokenizer.eos_token" from the texts that have them. Tensors keep their names; model.h gives them GGUF's.
  * The file must not shrink while it is open: pages that are gone raise SIGBUS.
  * Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID (names key or tensor, value and limit), ERR_UNSUPPORTED (type or version),
  * ERR_NOMEM. On error *out is untouched. */

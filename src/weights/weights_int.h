@@ -88,6 +88,9 @@ enum err_code dir_open_images(const struct weights_image *images, int n,
  * nothing for null and for what is empty. */
 enum err_code dir_add_json(struct weights *w, const char *prefix, const struct meta_str *text,
                            struct err *err) MUST_CHECK;
+/* tokenizer.chat_template from chat_template.jinja, chat_template.json or tokenizer_config.json, the first that has one;
+ * tokenizer.bos_token and tokenizer.eos_token as the last spells them. */
+enum err_code dir_add_templates(struct weights *w, struct err *err) MUST_CHECK;
 
 /* Read file i's header into its metadata table and add its tensors. Errors leave w fit for weights_close only. */
 enum err_code gguf_read(struct weights *w, int file_i, struct err *err) MUST_CHECK;
