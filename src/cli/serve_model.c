@@ -54,20 +54,27 @@ enum err_code serve_model_sampling(const struct weights *w, struct server_sampli
                                    struct err *err)
 {
     const struct {
-        const char *key;
+        const char *key, *dir_key; /* of a file, of a directory's generation_config.json */
         double *out;
     } rows[] = {
-        { "general.sampling.temp", &s->temperature },
-        { "general.sampling.top_p", &s->top_p },
-        { "general.sampling.min_p", &s->min_p },
-        { "general.sampling.penalty_repeat", &s->repetition_penalty },
+        { "general.sampling.temp", "generation_config.temperature", &s->temperature },
+        { "general.sampling.top_p", "generation_config.top_p", &s->top_p },
+        { "general.sampling.min_p", "generation_config.min_p", &s->min_p },
+        { "general.sampling.penalty_repeat", "generation_config.repetition_penalty",
+          &s->repetition_penalty },
     };
+    bool is_dir = weights_is_dir(w), samples = true;
     enum err_code code = ERR_OK;
     server_sampling_unset(s);
     for (size_t i = 0; i < ARRAY_LEN(rows) && code == ERR_OK; i++)
-        code = weights_float_or(w, rows[i].key, NAN, rows[i].out, err);
+        code = weights_float_or(w, is_dir ? rows[i].dir_key : rows[i].key, NAN, rows[i].out, err);
     if (code == ERR_OK)
-        code = weights_int_or(w, "general.sampling.top_k", 0, INT32_MAX, -1, &s->top_k, err);
+        code = weights_int_or(w, is_dir ? "generation_config.top_k" : "general.sampling.top_k", 0,
+                              INT32_MAX, -1, &s->top_k, err);
+    if (code == ERR_OK)
+        code = weights_bool_or(w, "generation_config.do_sample", true, &samples, err);
+    if (code == ERR_OK && !samples)
+        s->temperature = 0; /* its makers advise greedy */
     return code;
 }
 

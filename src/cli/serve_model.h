@@ -19,7 +19,7 @@ struct serve_model {
  * Errors: of loading; a chat template that cannot be parsed (names its line). */
 enum err_code serve_model_open(struct serve_model *m, struct server_model *out,
                                struct err *err) MUST_CHECK;
-/* What the model's makers advise (GGUF general.sampling.*); what they do not say is unset. Errors: a value of a wrong type. */
+/* What the model's makers advise (GGUF general.sampling.*, a directory's generation_config.json); what they do not say is unset. Errors: a value of a wrong type. */
 enum err_code serve_model_sampling(const struct weights *w, struct server_sampling *s,
                                    struct err *err) MUST_CHECK;
 /* For server_config.now: the time that templates see (load_template.h). */

@@ -197,7 +197,9 @@ static enum err_code dir_add_metadata(struct weights *w, struct err *err)
     enum err_code code = config->data ? dir_add_json(w, "config", config, err) : ERR_OK;
     if (!code && generation->data)
         code = dir_add_json(w, "generation_config", generation, err);
-    return code ? code : dir_add_templates(w, err);
+    if (!code)
+        code = dir_add_templates(w, err);
+    return code ? code : dir_join_scales(w, err);
 }
 
 /* The tensor files and the metadata; the names are those of the files in dir. */

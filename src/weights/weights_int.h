@@ -88,6 +88,8 @@ enum err_code dir_open_images(const struct weights_image *images, int n,
  * nothing for null and for what is empty. */
 enum err_code dir_add_json(struct weights *w, const char *prefix, const struct meta_str *text,
                            struct err *err) MUST_CHECK;
+/* Join matrices with the tensors that hold their scales (dir_scales.c), by what config.json says. */
+enum err_code dir_join_scales(struct weights *w, struct err *err) MUST_CHECK;
 /* tokenizer.chat_template from chat_template.jinja, chat_template.json or tokenizer_config.json, the first that has one;
  * tokenizer.bos_token and tokenizer.eos_token as the last spells them. */
 enum err_code dir_add_templates(struct weights *w, struct err *err) MUST_CHECK;
