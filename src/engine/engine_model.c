@@ -420,6 +420,18 @@ static void sample_lane(void *ctx, int64_t lane)
     mem_guard_leave();
 }
 
+/* A row that stands before its prompt's last token: those that share the prompt may come later, so its state is kept there. */
+static void engine_model_keep_states(struct engine_model *em, const struct engine_work *work,
+                                     int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const struct row *row = &em->rows[work[i].row];
+        if (row->n_fed == row->n_prompt - 1 && !row->has_failed)
+            (void)runner_snapshot(em->runner,
+                                  row->seq); /* where no slot is free the prompt is taken again */
+    }
+}
+
 static enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
                                        struct engine_result *results, struct err *err)
 {
@@ -449,6 +461,7 @@ static enum err_code engine_model_step(struct engine *e, const struct engine_wor
         for (int32_t i = 0; i < n; i++) /* prompts, for those that come while they run */
             if (em->items[i].n > 1)
                 row_keep(em, &em->rows[work[i].row], true);
+        engine_model_keep_states(em, work, n);
     }
     mem_guard_leave();
     return code;
@@ -540,8 +553,13 @@ static void engine_model_log_memory(const struct engine_model *em)
     engine_model_log_line("weights", mem_bytes(MEM_CAT_WEIGHTS), text);
     for (int32_t i = 0; i < u.n_groups; i++) {
         int64_t bytes = u.groups[i].page_bytes * u.groups[i].n_pages;
-        snprintf(text, sizeof(text), "%s attention: %lld pages of %d tokens, %s", u.groups[i].name,
-                 (long long)u.groups[i].n_pages, KV_PAGE_TOKENS, dtype_info(r->cache_type)->name);
+        if (strcmp(u.groups[i].name, "state") == 0)
+            snprintf(text, sizeof(text), "states of recurrent layers: %lld slots of %.1f MiB, F32",
+                     (long long)u.groups[i].n_pages, (double)u.groups[i].page_bytes / 0x1p20);
+        else
+            snprintf(text, sizeof(text), "%s attention: %lld pages of %d tokens, %s",
+                     u.groups[i].name, (long long)u.groups[i].n_pages, KV_PAGE_TOKENS,
+                     dtype_info(r->cache_type)->name);
         engine_model_log_line("cache", bytes, text);
         slabs += bytes;
     }

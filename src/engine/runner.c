@@ -1,5 +1,5 @@
-#include "engine/runner.h"
 #include "base/clock.h"
+#include "engine/runner_int.h"
 #include "tensor/ops.h"
 
 #include <math.h>
@@ -7,7 +7,15 @@
 
 #define RUNNER_TIMED_ROWS 16 /* steps of fewer tokens say little about what a prompt's cost */
 
-static const char *const group_names[MODEL_GROUP_COUNT] = { "full", "window" };
+static const char *const group_names[MODEL_GROUP_COUNT] = { "full", "window", "state" };
+static const char *const group_texts[MODEL_GROUP_COUNT] = { "full attention", "window attention",
+                                                            "states" };
+
+/* Tokens that a group's table counts: a slot holds all of a sequence. */
+static int32_t runner_span(int group, int32_t n_tokens)
+{
+    return group == MODEL_GROUP_STATE && n_tokens > 1 ? 1 : n_tokens;
+}
 
 /* Pages of a group that a sequence of n_tokens holds at most: a window's sequence keeps the window, and the rows of the step that
  * moves it on. */
@@ -15,6 +23,8 @@ static int32_t runner_pages(const struct runner *r, int group, int32_t n_tokens)
 {
     if (!r->model->has_group[group])
         return 0;
+    if (group == MODEL_GROUP_STATE)
+        return n_tokens > 0;
     if (group == MODEL_GROUP_WINDOW) {
         int64_t held = (int64_t)r->model->window + r->max_rows + KV_PAGE_TOKENS;
         if (held < n_tokens)
@@ -33,16 +43,37 @@ static int64_t runner_seq_bytes(const struct runner *r, int64_t n_tokens)
 
 /* --- sizes --- */
 
+/* Bytes of a page in one layer; 0: the layer keeps no positions. */
+static size_t runner_layer_page(const struct runner *r, const struct model_layer *l)
+{
+    struct backend *be = r->model->be;
+    return l->group == MODEL_GROUP_STATE
+               ? 0
+               : be->ops->kv_page_bytes(be, r->cache_type, l->n_kv_heads, l->head_dim);
+}
+
 static void runner_size_pages(struct runner *r)
 {
     const struct model *m = r->model;
-    size_t one =
-        m->be->ops->kv_page_bytes(m->be, r->cache_type, (int)m->n_kv_heads, (int)m->head_dim);
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->page_bytes[m->layers[i].group] += one;
+        r->page_bytes[m->layers[i].group] += runner_layer_page(r, &m->layers[i]);
+    r->page_bytes[MODEL_GROUP_STATE] = model_state_bytes(m);
 }
 
-/* The longest sequence and the pages of each group. Window pages are bounded by the sequences; the rest is for full layers. */
+/* Pages of a group that fit into what is left of the cache memory, where other groups need some of it too. */
+static int64_t runner_fits(const struct runner *r, int group, int64_t kv_bytes, int64_t per_seq)
+{
+    bool has_full = r->model->has_group[MODEL_GROUP_FULL];
+    int64_t fits = kv_bytes / (int64_t)r->page_bytes[group];
+    if (group == MODEL_GROUP_FULL || (group == MODEL_GROUP_WINDOW && !has_full))
+        return fits;
+    /* As many sequences' windows or states as leave each of them as much again for the full layers, at least one. */
+    int64_t half = kv_bytes / 2 / (int64_t)r->page_bytes[group];
+    return half > per_seq ? half : per_seq;
+}
+
+/* The longest sequence and the pages of each group. Windows are bounded by the sequences, states by them and a snapshot for each; the
+ * rest is for full layers. */
 static enum err_code runner_size(struct runner *r, const struct runner_options *o, struct err *err)
 {
     const struct model *m = r->model;
@@ -62,17 +93,12 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
                        "for a smaller --ctx or a larger --kv-memory",
                        (long long)n_ctx, (long long)(need >> 20), (long long)(kv_bytes >> 20));
     int64_t seqs = r->max_seqs;
-    for (int g = MODEL_GROUP_COUNT - 1; g >= 0; g--) { /* the window first */
+    for (int g = MODEL_GROUP_COUNT - 1; g >= 0; g--) { /* states and windows first */
         if (!m->has_group[g])
             continue;
         int64_t per_seq = runner_pages(r, g, r->n_ctx);
-        int64_t n = per_seq * seqs;
-        int64_t fits = kv_bytes / (int64_t)r->page_bytes[g];
-        if (g == MODEL_GROUP_WINDOW && m->has_group[MODEL_GROUP_FULL]) {
-            /* as many sequences' windows as leave each of them as much again for the full layers, at least one */
-            int64_t half = kv_bytes / 2 / (int64_t)r->page_bytes[g];
-            fits = half > per_seq ? half : per_seq;
-        }
+        int64_t n = per_seq * seqs * (g == MODEL_GROUP_STATE ? 2 : 1);
+        int64_t fits = runner_fits(r, g, kv_bytes, per_seq);
         n = n < fits ? n : fits;
         if (n < per_seq)
             return err_set(err, ERR_INVALID,
@@ -92,22 +118,22 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
 {
     const struct model *m = r->model;
     r->layers = mem_alloc(MEM_CAT_KV, (size_t)m->n_layers * sizeof(*r->layers));
-    size_t one =
-        m->be->ops->kv_page_bytes(m->be, r->cache_type, (int)m->n_kv_heads, (int)m->head_dim);
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->slab_bytes += one * (size_t)r->pools[m->layers[i].group].n_pages;
+        r->slab_bytes +=
+            runner_layer_page(r, &m->layers[i]) * (size_t)r->pools[m->layers[i].group].n_pages;
     r->slab = m->be->ops->alloc(m->be, MEM_CAT_KV, r->slab_bytes);
     if (!r->slab)
         return err_set(err, ERR_NOMEM, "cache: no memory for %zu MiB", r->slab_bytes >> 20);
     uint8_t *at = r->slab;
     for (int64_t i = 0; i < m->n_layers; i++) {
-        int32_t n_pages = r->pools[m->layers[i].group].n_pages;
+        const struct model_layer *l = &m->layers[i];
+        int32_t n_pages = r->pools[l->group].n_pages;
         r->layers[i] = (struct kv_layer){ .type = r->cache_type,
-                                          .n_kv_heads = (int)m->n_kv_heads,
-                                          .head_dim = (int)m->head_dim,
+                                          .n_kv_heads = l->n_kv_heads,
+                                          .head_dim = l->head_dim,
                                           .n_pages = n_pages,
                                           .data = at };
-        at += one * (size_t)n_pages;
+        at += runner_layer_page(r, l) * (size_t)n_pages;
     }
     return ERR_OK;
 }
@@ -138,7 +164,8 @@ static enum err_code runner_alloc_seqs(struct runner *r, struct err *err)
     r->seqs = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*r->seqs));
     for (int32_t i = 0; i < r->max_seqs; i++)
         for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
-            enum err_code code = kv_table_init(&r->seqs[i].tables[g], kv_pages_for(r->n_ctx), err);
+            int32_t cap = kv_pages_for(runner_span(g, r->n_ctx));
+            enum err_code code = kv_table_init(&r->seqs[i].tables[g], cap, err);
             if (code)
                 return code;
         }
@@ -190,11 +217,14 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     r->max_seqs = o->max_seqs;
     r->max_rows = o->max_rows;
     r->max_out = o->max_out;
+    r->max_tentative = o->max_tentative;
     r->cache_type = o->cache_type;
     runner_size_pages(r);
     enum err_code code = runner_size(r, o, err);
     if (!code)
         code = runner_alloc_layers(r, err);
+    if (!code)
+        code = runner_state_alloc(r, err);
     if (!code)
         code = runner_alloc_seqs(r, err);
     if (!code)
@@ -221,6 +251,7 @@ void runner_free(struct runner *r)
     mem_free(MEM_CAT_KV, r->seqs);
     prefix_release(&r->prefix);
     mem_free(MEM_CAT_KV, r->hit_pages);
+    runner_state_free(r);
     if (r->slab)
         r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->slab, r->slab_bytes);
     mem_free(MEM_CAT_KV, r->layers);
@@ -242,17 +273,14 @@ void runner_free(struct runner *r)
 
 /* --- sequences --- */
 
-static int32_t runner_unpromised(const struct runner *r, int group)
-{
-    return r->pools[group].n_free - r->pools[group].n_reserved;
-}
-
-/* n pages of the group that are free and not promised: kept histories give theirs up for it, if that is enough. */
+/* n pages of the group that are free and not promised: kept histories and snapshots give theirs up for it, if that is enough. */
 static bool runner_make_room(struct runner *r, int group, int32_t n)
 {
     int32_t lacks = n - runner_unpromised(r, group);
     if (lacks > 0 && group == MODEL_GROUP_FULL && prefix_idle(&r->prefix) >= lacks)
         prefix_evict(&r->prefix, lacks);
+    if (lacks > 0 && group == MODEL_GROUP_STATE)
+        (void)runner_free_slots(r, n, NULL);
     return n <= runner_unpromised(r, group);
 }
 
@@ -273,9 +301,10 @@ void runner_rewind(struct runner *r, int32_t seq)
 {
     struct runner_seq *s = &r->seqs[seq];
     BUG_ON(!s->is_open);
+    runner_drop_snapshots(r, seq, 0);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &s->tables[g]);
-    s->len = 0;
+    s->len = s->n_tentative = 0;
     prefix_trim(&r->prefix); /* what the sequence used with the tree is idle now */
 }
 
@@ -303,10 +332,10 @@ enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens, st
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         int32_t n = runner_lacks(r, s, g, n_tokens);
         if (!runner_make_room(r, g, n))
-            return err_set(
-                err, ERR_NOMEM,
-                "%d tokens need %d pages more of %s attention, %d of %d are free and not promised",
-                n_tokens, n, group_names[g], runner_unpromised(r, g), r->pools[g].n_pages);
+            return err_set(err, ERR_NOMEM,
+                           "%d tokens need %d pages more of %s, %d of %d are free and not promised",
+                           n_tokens, n, group_texts[g], runner_unpromised(r, g),
+                           r->pools[g].n_pages);
     }
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         enum err_code code =
@@ -321,6 +350,8 @@ enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens, st
 /* Entries [first, pages_for(n)) of the group's table are copied when a sequence begins with n tokens of another one. */
 static int32_t runner_copy_first(const struct runner *r, int group, int32_t n)
 {
+    if (group == MODEL_GROUP_STATE)
+        return 0; /* a slot */
     if (group == MODEL_GROUP_FULL)
         return n / KV_PAGE_TOKENS;             /* whole pages are shared */
     int32_t lowest = n + 1 - r->model->window; /* that the next token, at position n, sees */
@@ -332,25 +363,37 @@ static bool runner_can_share(struct runner *r, const struct runner_seq *from, in
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         int32_t first = runner_copy_first(r, g, n);
         if (r->model->has_group[g] &&
-            (first < from->tables[g].first || !runner_make_room(r, g, kv_pages_for(n) - first)))
+            (first < from->tables[g].first ||
+             (g == MODEL_GROUP_STATE ? runner_unpromised(r, g) < 1
+                                     : !runner_make_room(r, g, kv_pages_for(n) - first))))
             return false;
     }
     return true;
+}
+
+/* Fewer tokens: those that a state stands behind; else without the partly used page, then whole ones. */
+static int32_t runner_share_less(const struct runner *r, int32_t from, int32_t n)
+{
+    return runner_has_state(r) ? runner_state_below(r, from, n - 1)
+                               : (n - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
 }
 
 static void runner_share_group(struct runner *r, int group, struct kv_table *to,
                                const struct kv_table *from, int32_t n_tokens)
 {
     struct kv_pool *p = &r->pools[group];
-    int32_t first = runner_copy_first(r, group, n_tokens), n = kv_pages_for(n_tokens);
+    int32_t first = runner_copy_first(r, group, n_tokens);
+    int32_t span = runner_span(group, n_tokens), n = kv_pages_for(span);
     if (group == MODEL_GROUP_FULL)
         kv_table_share(p, to, from, first);
     else
         kv_table_begin_at(to, first);
     enum err_code code = kv_table_reserve(p, to, n - first, NULL);
     if (!code)
-        code = kv_table_extend(p, to, n_tokens, NULL);
+        code = kv_table_extend(p, to, span, NULL);
     BUG_ON(code != ERR_OK); /* runner_can_share has asked */
+    if (group == MODEL_GROUP_STATE)
+        return; /* the slot is copied by the caller */
     for (int64_t l = 0; l < r->model->n_layers; l++)
         for (int32_t i = first; i < n && (int)r->model->layers[l].group == group; i++)
             ops_kv_copy_page(r->model->be, &r->layers[l], to->pages[i], from->pages[i]);
@@ -362,15 +405,18 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
     BUG_ON(!s->is_open || !f->is_open || seq == from || n_tokens > f->len);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         BUG_ON(s->tables[g].n > 0 || s->tables[g].n_reserved > 0);
-    int32_t n = n_tokens;
-    while (n > 0 && !runner_can_share(
-                        r, f, n)) /* fewer tokens: without the partly used page, then whole ones */
-        n = (n - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    int32_t n = runner_has_state(r) ? runner_state_below(r, from, n_tokens) : n_tokens;
+    if (runner_has_state(r) && n > 0)
+        runner_spare_slot(r, from, n);
+    while (n > 0 && !runner_can_share(r, f, n))
+        n = runner_share_less(r, from, n);
     if (n <= 0)
         return 0;
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         if (r->model->has_group[g])
             runner_share_group(r, g, &s->tables[g], &f->tables[g], n);
+    if (runner_has_state(r))
+        runner_copy_slot(r, runner_slot(s), runner_slot_at(r, from, n));
     s->len = n;
     return n;
 }
@@ -435,6 +481,9 @@ bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens)
     bool is_cut = n_tokens % KV_PAGE_TOKENS != 0 &&
                   kv_table_is_shared(&r->pools[MODEL_GROUP_FULL], &s->tables[MODEL_GROUP_FULL],
                                      n_tokens / KV_PAGE_TOKENS);
+    if (runner_has_state(r) && n_tokens < s->len - s->n_tentative && n_tokens > 0 &&
+        runner_slot_at(r, seq, n_tokens) < 0)
+        return false;
     return n_tokens >= 0 && n_tokens <= s->len && !is_cut &&
            t->first * KV_PAGE_TOKENS <= (lowest > 0 ? lowest : 0);
 }
@@ -443,9 +492,17 @@ void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens)
 {
     BUG_ON(!runner_can_truncate(r, seq, n_tokens));
     struct runner_seq *s = &r->seqs[seq];
+    if (runner_has_state(r) && n_tokens < s->len - s->n_tentative) {
+        s->n_tentative = 0; /* the slot stands before them */
+        if (n_tokens > 0)
+            runner_copy_slot(r, runner_slot(s), runner_slot_at(r, seq, n_tokens));
+    } else {
+        runner_settle(r, seq, n_tokens);
+    }
+    runner_drop_snapshots(r, seq, n_tokens);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         if (s->tables[g].n > 0)
-            kv_table_truncate(&r->pools[g], &s->tables[g], n_tokens);
+            kv_table_truncate(&r->pools[g], &s->tables[g], runner_span(g, n_tokens));
     s->len = n_tokens;
 }
 
@@ -456,11 +513,10 @@ static enum err_code runner_check_room(const struct runner *r, const struct runn
 {
     const struct runner_seq *s = &r->seqs[it->seq];
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (r->model->has_group[g] && s->len + it->n > kv_table_room(&s->tables[g]))
-            return err_set(
-                err, ERR_STATE,
-                "sequence %d: %d tokens after %d, room for %d of %s attention is promised", it->seq,
-                it->n, s->len, kv_table_room(&s->tables[g]), group_names[g]);
+        if (r->model->has_group[g] && runner_span(g, s->len + it->n) > kv_table_room(&s->tables[g]))
+            return err_set(err, ERR_STATE,
+                           "sequence %d: %d tokens after %d, room for %d of %s is promised",
+                           it->seq, it->n, s->len, kv_table_room(&s->tables[g]), group_texts[g]);
     return ERR_OK;
 }
 
@@ -470,10 +526,27 @@ static void runner_extend(struct runner *r, const struct runner_item *it)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         if (!r->model->has_group[g])
             continue;
-        enum err_code code = kv_table_extend(&r->pools[g], &s->tables[g], s->len + it->n, NULL);
+        enum err_code code =
+            kv_table_extend(&r->pools[g], &s->tables[g], runner_span(g, s->len + it->n), NULL);
         BUG_ON(code != ERR_OK); /* runner_check_room has asked */
-        BUG_ON(kv_table_is_shared(&r->pools[g], &s->tables[g], s->len / KV_PAGE_TOKENS));
+        BUG_ON(kv_table_is_shared(&r->pools[g], &s->tables[g],
+                                  g == MODEL_GROUP_STATE ? 0 : s->len / KV_PAGE_TOKENS));
     }
+}
+
+/* The slot of the item's sequence, and where its rows are kept if they may be taken back. */
+static void runner_add_state(struct runner *r, struct model_step *st, const struct runner_item *it,
+                             int row0)
+{
+    struct seq_view *v = &r->views[MODEL_GROUP_STATE][st->n_seqs];
+    v->slot = runner_slot(&r->seqs[it->seq]);
+    v->is_tentative = it->is_tentative;
+    if (!it->is_tentative)
+        return;
+    BUG_ON(it->n > r->max_tentative);
+    st->keep = &r->keep;
+    for (int32_t i = 0; i < it->n; i++)
+        r->keep_rows[row0 + i] = it->seq * r->max_tentative + i;
 }
 
 /* Append the item's rows to the step. */
@@ -499,6 +572,8 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
         r->views[g][st->n_seqs] = (struct seq_view){
             .row0 = row0, .n_rows = it->n, .pos0 = s->len, .pages = s->tables[g].pages
         };
+    if (runner_has_state(r))
+        runner_add_state(r, st, it, row0);
     st->n_seqs++;
 }
 
@@ -512,6 +587,7 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
     for (int64_t i = 0; i < n_hidden; i++) /* the head would have said so */
         it->has_failed = it->has_failed || !isfinite(it->hidden[i]);
     s->len += it->n;
+    s->n_tentative = it->is_tentative && runner_has_state(r) ? it->n : 0;
     /* The next row, at position len, sees positions over len - window. */
     if (r->model->has_group[MODEL_GROUP_WINDOW])
         kv_table_drop_below(&r->pools[MODEL_GROUP_WINDOW], &s->tables[MODEL_GROUP_WINDOW],
@@ -542,6 +618,8 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
                              .pos = r->pos,
                              .out_rows = r->out_rows,
                              .kv = r->layers,
+                             .state = r->states,
+                             .keep_rows = r->keep_rows,
                              .failed = r->failed,
                              .scratch = &r->scratch };
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
@@ -554,6 +632,7 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
         BUG_ON(it->has_no_head && !it->wants_hidden);
         if (it->has_no_head != (k >= n))
             continue;
+        runner_settle(r, it->seq, r->seqs[it->seq].len);
         runner_extend(r, it);
         runner_add_rows(r, &st, it);
         wants_hidden = wants_hidden || it->wants_hidden;
@@ -591,19 +670,24 @@ void runner_usage(const struct runner *r, struct engine_usage *out)
 enum err_code runner_check(const struct runner *r, struct err *err)
 {
     enum err_code code = ERR_OK;
-    const struct kv_table **tables = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*tables));
+    size_t n_max = (size_t)r->max_seqs + (size_t)r->n_snapshots;
+    const struct kv_table **tables = mem_alloc(MEM_CAT_KV, n_max * sizeof(*tables));
     const struct kv_pool *full = &r->pools[MODEL_GROUP_FULL];
     int32_t *held = mem_alloc(MEM_CAT_KV, (size_t)full->n_pages * sizeof(*held));
     prefix_count_held(&r->prefix, held);
     if (r->prefix.max_idle > 0)
         code = prefix_check(&r->prefix, err);
     for (int g = 0; g < MODEL_GROUP_COUNT && !code; g++) {
+        int32_t n = 0;
         for (int32_t i = 0; i < r->max_seqs; i++)
-            tables[i] = &r->seqs[i].tables[g];
+            tables[n++] = &r->seqs[i].tables[g];
+        for (int32_t i = 0; i < r->n_snapshots && g == MODEL_GROUP_STATE; i++)
+            tables[n++] = &r->snapshots[i].table;
         if (r->pools[g].n_pages > 0)
-            code = kv_pool_check(&r->pools[g], tables, r->max_seqs,
-                                 g == MODEL_GROUP_FULL ? held : NULL, err);
+            code = kv_pool_check(&r->pools[g], tables, n, g == MODEL_GROUP_FULL ? held : NULL, err);
     }
+    if (!code)
+        code = runner_state_check(r, err);
     mem_free(MEM_CAT_KV, tables);
     mem_free(MEM_CAT_KV, held);
     return code;

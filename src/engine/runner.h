@@ -18,9 +18,11 @@ struct runner_options {
         n_ctx; /* longest sequence; 0 = the model's own, or what fits in half the cache memory */
     int64_t
         kv_bytes; /* cache memory; 0 = RUNNER_KV_DEFAULT (the commands pass what the machine allows) */
-    int32_t max_seqs;      /* sequences open at a time */
-    int32_t max_rows;      /* tokens in one step, all sequences together */
-    int32_t max_out;       /* rows of one step with logits */
+    int32_t max_seqs; /* sequences open at a time */
+    int32_t max_rows; /* tokens in one step, all sequences together */
+    int32_t max_out;  /* rows of one step with logits */
+    int32_t
+        max_tentative; /* rows of a sequence in one step that may be taken back (recurrent layers keep memory for them) */
     enum dtype cache_type; /* F16, BF16, F32, KV_Q8 or KV_Q4 */
     /* Bytes of the cache that histories nobody uses may keep; 0 = nothing is kept, RUNNER_KEEP_ALL = while nobody needs it */
     int64_t keep_bytes;
@@ -32,8 +34,16 @@ struct runner_options {
 
 struct runner_seq {
     bool is_open;
-    int32_t len; /* tokens in the cache */
+    int32_t len;         /* tokens in the cache */
+    int32_t n_tentative; /* of them not yet in the state of recurrent layers */
     struct kv_table tables[MODEL_GROUP_COUNT];
+};
+
+/* The state of a sequence's recurrent layers behind its first len tokens, in a slot of its own. */
+struct runner_snapshot {
+    int32_t seq, len;
+    uint64_t age;
+    struct kv_table table; /* its slot, where it is held */
 };
 
 struct runner {
@@ -56,8 +66,17 @@ struct runner {
     uint8_t *failed;                           /* [max_rows] */
     int32_t *out_rows;                         /* [max_out] */
     struct seq_view *views[MODEL_GROUP_COUNT]; /* [max_seqs] */
-    float *logits;                             /* [max_out][V] host memory */
-    float *hidden;                             /* [max_out][D] host memory */
+    int32_t max_tentative;
+    struct state_layer *states; /* [L] */
+    float *state_slab;          /* [state_bytes] backend memory that the states share */
+    size_t state_bytes, keep_bytes;
+    struct state_keep keep;            /* row i of sequence s is s * max_tentative + i */
+    int32_t *keep_rows;                /* [max_rows] */
+    struct runner_snapshot *snapshots; /* [n_snapshots] */
+    int32_t n_snapshots;
+    uint64_t next_age;
+    float *logits; /* [max_out][V] host memory */
+    float *hidden; /* [max_out][D] host memory */
 };
 
 /* A sequence's part of a step: append ids at its end. */
@@ -70,6 +89,8 @@ struct runner_item {
         logits; /* set by the step: [n_out][V] host memory, writable, valid until the next step; NULL for none */
     bool wants_hidden; /* beside logits */
     bool has_no_head;  /* only hidden states are wanted: no logits are computed */
+    bool
+        is_tentative; /* the rows may be taken back with runner_truncate; need: n <= max_tentative where layers are recurrent */
     const float *
         hidden; /* set by the step where it is wanted: [n_out][D] what the logits were made of; as logits */
     bool has_failed; /* set by the step: a non-finite value met one of the rows */
@@ -93,6 +114,7 @@ enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens,
 /* Begin an empty sequence without promises with the first n_tokens of another one, or as many of them as the pages that are not
  * promised allow: whole pages of full layers are shared; the last, partly used one and what the window sees are copied, so that
  * a page that two sequences hold is never written and the window's promises stay exact. Need: n_tokens <= the other's length.
+ * Recurrent layers begin with a copy of a state: only where the other's own or a snapshot of it stands at that very token.
  * Returns the number of tokens, 0 too where the other has let go of positions that the next token needs. */
 int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_tokens);
 
@@ -104,12 +126,17 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_B
 /* Begin an empty sequence without promises with what is kept of ids [n]: as runner_share. Returns the number of tokens. */
 int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
                      const int32_t *ids, int32_t n);
+/* Keep what recurrent layers know behind the sequence's last token in a slot of its own, for runner_share and runner_truncate, until
+ * the sequence is rewound or closed, is cut below it, or a promise needs the slot. False: no slot is free. A model without such layers
+ * needs none: true. */
+bool runner_snapshot(struct runner *r, int32_t seq);
 
 /* Forget all tokens, pages and promises. */
 void runner_rewind(struct runner *r, int32_t seq);
 
 /* Forget the sequence's tokens from n_tokens on. Need (runner_can_truncate): the window still holds what the next token sees, and
- * no other sequence holds the page that the next token goes into. */
+ * no other sequence holds the page that the next token goes into; recurrent layers: the rows beyond were tentative ones of its last
+ * step, or a snapshot stands at n_tokens. */
 void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens);
 bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens);
 

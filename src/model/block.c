@@ -43,7 +43,7 @@ void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
 
 /* From here on only the rows whose logits are wanted: att and x shrink to them. The backend's row flags go by the row numbers of
  * its tensors, so the flags so far are fetched first. */
-static void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
+void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
 {
     ops_failed(m->be, st->flags);
     memset(st->scratch->out_failed, 0, (size_t)st->n_out);
@@ -58,6 +58,15 @@ static void block_narrow(const struct model *m, struct model_step *st, struct te
     st->h = tensor_of(st->scratch->h, st->n_out, m->width);
 }
 
+/* The n columns from `first` on of each head of `from`, side by side. */
+static void block_heads(const struct model *m, struct tensor to, struct tensor from, int64_t first,
+                        int64_t n)
+{
+    int64_t heads = to.cols / n, wide = from.cols / heads;
+    for (int64_t h = 0; h < heads; h++)
+        ops_copy(m->be, tensor_cols(to, h * n, n), tensor_cols(from, h * wide + first, n));
+}
+
 bool block_attn(const struct model *m, struct model_step *st, int layer_i)
 {
     return block_attn_of(m, st, layer_i, st->h);
@@ -69,13 +78,14 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
     const struct seq_view *seqs = st->seqs[l->group];
     struct kv_layer *kv = &st->kv[layer_i];
     struct model_scratch *s = st->scratch;
-    int64_t rows = st->n_rows, head = m->head_dim;
-    struct tensor q = tensor_of(s->q, rows, m->n_heads * head);
-    struct tensor k = tensor_of(s->k, rows, m->n_kv_heads * head);
-    struct tensor v = tensor_of(s->v, rows, m->n_kv_heads * head);
-    struct tensor att = tensor_of(s->att, rows, m->n_heads * head);
+    int64_t rows = st->n_rows, head = l->head_dim;
+    struct tensor q = tensor_of(s->q, rows, l->n_heads * head);
+    struct tensor k = tensor_of(s->k, rows, l->n_kv_heads * head);
+    struct tensor v = tensor_of(s->v, rows, l->n_kv_heads * head);
+    struct tensor att = tensor_of(s->att, rows, l->n_heads * head);
+    struct tensor joint = m->is_q_gated ? tensor_of(s->mix, rows, 2 * q.cols) : q;
 
-    ops_linear_many(m->be, 3, (const struct tensor[]){ q, k, v }, x,
+    ops_linear_many(m->be, 3, (const struct tensor[]){ joint, k, v }, x,
                     (const struct weight *const[]){ l->wq, l->wk, l->wv });
     if (l->bq)
         ops_add_bias(m->be, q, l->bq);
@@ -83,6 +93,8 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
         ops_add_bias(m->be, k, l->bk);
     if (l->bv)
         ops_add_bias(m->be, v, l->bv);
+    if (m->is_q_gated)
+        block_heads(m, q, joint, 0, head);
     if (l->q_norm)
         ops_rms_norm(m->be, q, q, l->q_norm, (int)(m->is_qk_norm_wide ? q.cols : head), m->eps);
     if (l->k_norm)
@@ -97,6 +109,10 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
     if (is_last && st->n_out == 0)
         return false;
     ops_attention(m->be, att, q, kv, seqs, st->n_seqs, &l->attn);
+    if (m->is_q_gated) {
+        block_heads(m, q, joint, head, head);
+        ops_glu(m->be, att, q, att, GLU_KIND_SIGMOID);
+    }
     if (is_last && st->n_out < st->n_rows)
         block_narrow(m, st, &att);
     ops_linear(m->be, st->h, att, l->wo);
@@ -117,8 +133,8 @@ void block_ffn_of(const struct model *m, struct model_step *st, const struct mod
         block_moe(m, st, l, x);
         return;
     }
-    struct tensor gate = tensor_of(st->scratch->gate, st->h.rows, m->n_ff);
-    struct tensor up = tensor_of(st->scratch->up, st->h.rows, m->n_ff);
+    struct tensor gate = tensor_of(st->scratch->gate, st->h.rows, l->n_ff);
+    struct tensor up = tensor_of(st->scratch->up, st->h.rows, l->n_ff);
     if (l->w_gate) {
         ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, x,
                         (const struct weight *const[]){ l->w_gate, l->w_up });

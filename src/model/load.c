@@ -1,4 +1,5 @@
 /* load.c - the family's tensor table against the file: shapes, parts of fused tensors, packing, what is left over. */
+#include "base/log.h"
 #include "model/model_int.h"
 
 #include <math.h>
@@ -16,19 +17,32 @@ struct model_block { /* a vector that was loaded */
 
 /* --- shapes --- */
 
-static int64_t model_letter(const struct model *m, char c)
+/* l: the layer that the tensor is of, NULL = none. */
+static int64_t model_letter(const struct model *m, const struct model_layer *l, char c)
 {
     switch (c) {
     case 'D':
         return m->width;
     case 'H':
-        return m->n_heads;
+        return l ? l->n_heads : m->n_heads;
     case 'G':
-        return m->n_kv_heads;
+        return l ? l->n_kv_heads : m->n_kv_heads;
     case 'K':
-        return m->head_dim;
+        return l ? l->head_dim : m->head_dim;
     case 'F':
-        return m->n_ff;
+        return l ? l->n_ff : m->n_ff;
+    case 'C':
+        return m->state.conv_cols;
+    case 'W':
+        return m->state.taps;
+    case 'S':
+        return m->state.n_heads;
+    case 'R':
+        return m->state.n_key_heads;
+    case 'A':
+        return m->state.key_dim;
+    case 'B':
+        return m->state.value_dim;
     case 'V':
         return m->n_vocab;
     case 'E':
@@ -42,7 +56,7 @@ static int64_t model_letter(const struct model *m, char c)
 }
 
 /* A sum of products of letters, up to ']' or the end: "H*K+G*K". Nothing is 0. */
-static int64_t model_size(const struct model *m, const char *expr)
+static int64_t model_size(const struct model *m, const struct model_layer *l, const char *expr)
 {
     int64_t sum = 0, product = 1;
     if (*expr == '\0')
@@ -52,19 +66,20 @@ static int64_t model_size(const struct model *m, const char *expr)
             sum += product;
             product = 1;
         } else if (*expr != '*') {
-            product *= model_letter(m, *expr);
+            product *= model_letter(m, l, *expr);
         }
     }
     return sum + product;
 }
 
 /* "[H*K][D]" to shape[0..n), innermost first as GGUF has it; returns n. */
-static int model_shape(const struct model *m, const char *expr, int64_t shape[WEIGHTS_DIMS_MAX])
+static int model_shape(const struct model *m, const struct model_layer *l, const char *expr,
+                       int64_t shape[WEIGHTS_DIMS_MAX])
 {
     int64_t dims[WEIGHTS_DIMS_MAX];
     int n = 0;
     for (const char *p = strchr(expr, '['); p; p = strchr(p, '['))
-        dims[n++] = model_size(m, ++p);
+        dims[n++] = model_size(m, l, ++p);
     for (int i = 0; i < WEIGHTS_DIMS_MAX; i++)
         shape[i] = i < n ? dims[n - 1 - i] : 1;
     return n;
@@ -80,14 +95,15 @@ static const char *model_shape_text(const int64_t *shape, int n, char out[96])
     return out;
 }
 
-static enum err_code model_check_shape(const struct model *m, const char *shape,
-                                       const struct weights_tensor *t, struct err *err)
+static enum err_code model_check_shape(const struct model *m, const struct model_layer *l,
+                                       const char *shape, const struct weights_tensor *t,
+                                       struct err *err)
 {
     int64_t want[WEIGHTS_DIMS_MAX];
     char want_text[96], text[96];
     if (!shape)
         return ERR_OK;
-    int n = model_shape(m, shape, want);
+    int n = model_shape(m, l, shape, want);
     if (memcmp(want, t->shape, sizeof(want)) == 0)
         return ERR_OK;
     return err_set(err, ERR_INVALID, "tensor %s: want %s, file has %s", t->name,
@@ -144,15 +160,31 @@ static enum err_code model_decode(const struct weights_tensor *t, int64_t n, flo
     return code;
 }
 
-static enum err_code model_upload(struct model *m, const struct weights_tensor *t, bool is_host,
-                                  const float **out, struct err *err)
+/* [rows][cols] to [cols][rows]. */
+static void model_turn(float *x, int64_t rows, int64_t cols)
 {
+    size_t bytes = (size_t)(rows * cols) * sizeof(*x);
+    float *from = mem_alloc(MEM_CAT_WEIGHTS, bytes);
+    memcpy(from, x, bytes);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            x[c * rows + r] = from[r * cols + c];
+    mem_free(MEM_CAT_WEIGHTS, from);
+}
+
+static enum err_code model_upload(struct model *m, const struct weights_tensor *t,
+                                  const struct tensor_rule *rule, const float **out,
+                                  struct err *err)
+{
+    bool is_host = rule->kind == TENSOR_KIND_HOST;
     int64_t n = t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
     size_t bytes = (size_t)n * sizeof(float);
     float *host = NULL;
     enum err_code code = model_decode(t, n, &host, err);
     if (code)
         return code;
+    if (rule->flags & TENSOR_FLAG_TURNED)
+        model_turn(host, t->shape[1], t->shape[0]);
     float *data = is_host ? host : m->be->ops->alloc(m->be, MEM_CAT_WEIGHTS, bytes);
     if (data) {
         struct model_block *b = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*b));
@@ -176,6 +208,7 @@ struct model_loading {
     const struct model_load_options *o;
     bool *is_used; /* [tensors of the file] */
     int32_t n_done, n_all;
+    const struct model_layer *layer; /* of the rule under way, or NULL */
 };
 
 /* Tensors that a file may have in one: `part` is `rows` rows of `whole` from row `first` on, which has `all` rows. Files that hold the
@@ -228,10 +261,11 @@ static bool model_find(struct model *m, struct model_loading *ld, const char *na
             continue;
         snprintf(whole, sizeof(whole), "%.*s%s%s", (int)(at - name), name, f->whole, rest);
         const struct weights_tensor *all = weights_find(ld->o->weights, whole);
-        if (!all || all->shape[model_row_dim(all)] != model_size(m, f->all))
+        if (!all || all->shape[model_row_dim(all)] != model_size(m, ld->layer, f->all))
             continue;
         model_mark(ld, all);
-        *out = (struct model_found){ all, model_size(m, f->first), model_size(m, f->rows) };
+        *out = (struct model_found){ all, model_size(m, ld->layer, f->first),
+                                     model_size(m, ld->layer, f->rows) };
         return true;
     }
     if (!t)
@@ -292,7 +326,8 @@ static enum err_code model_load_experts(struct model *m, struct model_loading *l
             return model_missing(m, e == 0 ? name : one, err);
         code = model_part(&found, is_stack ? e : -1, &t, err);
         if (!code)
-            code = model_check_shape(m, rule->shape + 3, &t, err); /* without its "[E]" */
+            code =
+                model_check_shape(m, ld->layer, rule->shape + 3, &t, err); /* without its "[E]" */
         if (!code)
             code = model_pack(m, ld->o->weights, &t, &(*out)[e], err);
     }
@@ -312,12 +347,11 @@ static enum err_code model_load_tensor(struct model *m, struct model_loading *ld
         return rule->flags & TENSOR_FLAG_OPTIONAL ? ERR_OK : model_missing(m, name, err);
     enum err_code code = model_part(&found, -1, &t, err);
     if (!code)
-        code = model_check_shape(m, rule->shape, &t, err);
+        code = model_check_shape(m, ld->layer, rule->shape, &t, err);
     if (code || rule->kind == TENSOR_KIND_PARSED)
         return code;
-    return rule->kind == TENSOR_KIND_MATRIX
-               ? model_pack(m, ld->o->weights, &t, field, err)
-               : model_upload(m, &t, rule->kind == TENSOR_KIND_HOST, field, err);
+    return rule->kind == TENSOR_KIND_MATRIX ? model_pack(m, ld->o->weights, &t, field, err)
+                                            : model_upload(m, &t, rule, field, err);
 }
 
 static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
@@ -331,18 +365,32 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
     const char *rest = strstr(rule->name, "%d") + 2;
     int prefix = (int)(rest - 2 - rule->name);
     for (int64_t i = 0; i < m->n_layers; i++) {
+        struct model_layer *l = &m->layers[i];
+        if (rule->flags & (l->group == MODEL_GROUP_STATE ? TENSOR_FLAG_ATTN : TENSOR_FLAG_STATE))
+            continue;
         snprintf(name, sizeof(name), "%.*s%lld%s", prefix, rule->name, (long long)i, rest);
-        enum err_code code = model_load_tensor(m, ld, rule, name, &m->layers[i], err);
+        ld->layer = l;
+        enum err_code code = model_load_tensor(m, ld, rule, name, l, err);
+        ld->layer = NULL;
         if (code)
             return code;
     }
     return ERR_OK;
 }
 
+/* Of a layer behind those that are computed: "blk.48.nextn.eh_proj.weight". */
+static bool model_is_ignored(const struct model *m, const char *name)
+{
+    long long i;
+    return m->n_layers_ignored > 0 && sscanf(name, "blk.%lld.", &i) == 1 && i >= m->n_layers &&
+           i < m->n_layers + m->n_layers_ignored;
+}
+
 enum err_code model_load_tensors(struct model *m, const struct model_load_options *o,
                                  struct err *err)
 {
     enum err_code code = ERR_OK;
+    int n_ignored = 0;
     struct model_loading ld = { .o = o, .n_all = weights_n_tensors(o->weights) };
     ld.is_used = mem_alloc(MEM_CAT_WEIGHTS, (size_t)ld.n_all + 1);
     for (const struct tensor_rule *r = m->family->tensors; r->name && !code; r++)
@@ -350,13 +398,17 @@ enum err_code model_load_tensors(struct model *m, const struct model_load_option
     for (int32_t i = 0; i < ld.n_all && !code; i++) {
         const struct weights_tensor *t = weights_tensor_at(o->weights, i);
         m->n_params += t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
-        if (!ld.is_used[i])
+        if (model_is_ignored(m, t->name))
+            n_ignored++;
+        else if (!ld.is_used[i])
             code =
                 err_set(err, ERR_INVALID,
                         "tensor %s: not part of a %s model; the answers would be wrong without it",
                         t->name, m->family->name);
     }
     mem_free(MEM_CAT_WEIGHTS, ld.is_used);
+    if (n_ignored && !code)
+        log_info("model", "%d tensors of heads that draft tokens are not loaded", n_ignored);
     return code;
 }
 

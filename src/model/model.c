@@ -77,8 +77,12 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
     m->eps = (float)eps;
     m->layers = mem_alloc(MEM_CAT_WEIGHTS, (size_t)m->n_layers * sizeof(*m->layers));
     for (int64_t i = 0; i < m->n_layers; i++)
-        m->layers[i].attn = (struct attn_params){ .scale = 1 / sqrtf((float)m->head_dim),
-                                                  .n_heads = (int)m->n_heads };
+        m->layers[i] = (struct model_layer){ .n_heads = (int)m->n_heads,
+                                             .n_kv_heads = (int)m->n_kv_heads,
+                                             .head_dim = (int)m->head_dim,
+                                             .n_ff = (int)m->n_ff,
+                                             .attn = { .scale = 1 / sqrtf((float)m->head_dim),
+                                                       .n_heads = (int)m->n_heads } };
     return ERR_OK;
 }
 
@@ -199,12 +203,24 @@ void model_free(struct model *m)
 
 #define SCRATCH_ALIGN 16 /* floats: 64 bytes */
 
+static int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 enum err_code model_scratch_init(struct model_scratch *s, const struct model *m, int max_rows,
                                  int max_out, struct err *err)
 {
     *s = (struct model_scratch){ .be = m->be, .max_rows = max_rows, .max_out = max_out };
-    int64_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
-    int64_t ff = m->n_ff > m->n_ff_expert ? m->n_ff : m->n_ff_expert;
+    const struct model_state *r = &m->state;
+    int64_t q = 0, kv = 0, ff = m->n_ff_expert, values = r->n_heads * r->value_dim;
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        q = max_i64(q, (int64_t)l->n_heads * l->head_dim);
+        kv = max_i64(kv, (int64_t)l->n_kv_heads * l->head_dim);
+        ff = max_i64(ff, l->n_ff);
+    }
+    int64_t mix = max_i64(r->conv_cols, m->is_q_gated ? 2 * q : 0), att = max_i64(q, values);
     const struct {
         float **out;
         int64_t rows, cols;
@@ -214,11 +230,17 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->q, max_rows, q },
         { &s->k, max_rows, kv },
         { &s->v, max_rows, kv },
-        { &s->att, max_rows, q },
+        { &s->att, max_rows, att },
         { &s->gate, max_rows, ff },
         { &s->up, max_rows, ff },
         { &s->x_out, max_out, m->width },
-        { &s->att_out, max_out, q },
+        { &s->att_out, max_out, att },
+        { &s->mix, max_rows, mix },
+        { &s->conv, max_rows, r->conv_cols },
+        { &s->z, max_rows, values },
+        { &s->decay, max_rows, m->state.n_heads },
+        { &s->beta, max_rows, m->state.n_heads },
+        { &s->joint, max_rows, r->conv_cols + values },
         { &s->logits, max_out, m->n_vocab },
     };
     size_t n = 0;

@@ -16,12 +16,15 @@
 enum model_group {
     MODEL_GROUP_FULL,   /* every position */
     MODEL_GROUP_WINDOW, /* the last `window` positions */
+    MODEL_GROUP_STATE,  /* no positions: a state of fixed size (recurrent layers) */
     MODEL_GROUP_COUNT
 };
 
 /* One layer. Vectors are backend memory; NULL where the family or the file has none. */
 struct model_layer {
     enum model_group group;
+    int n_heads, n_kv_heads, head_dim,
+        n_ff;   /* as the model's, but for families that say otherwise */
     int rope_i; /* which of the model's ropes; -1 = positions are not rotated in */
     struct attn_params attn;
     const float *attn_norm, *attn_post_norm; /* [D] */
@@ -38,6 +41,13 @@ struct model_layer {
     const float *b_router;                          /* [E] */
     struct weight **w_gate_e, **w_up_e, **w_down_e; /* [E] of [X][D] [X][D] [D][X] */
     const float *b_gate_e, *b_up_e, *b_down_e;      /* [E][X] [E][X] [E][D] */
+    /* MODEL_GROUP_STATE. C: 2 Gs Ks + Hs Vs */
+    struct weight *w_mix, *w_z, *w_decay, *w_beta; /* [C][D] [Hs*Vs][D] [Hs][D] [Hs][D] */
+    struct weight *w_mix_z,
+        *w_beta_decay; /* or both in one, by key heads: [Gs * (q k v z)][D] [Gs * (beta decay)][D] */
+    struct weight *w_delta_out;            /* [D][Hs*Vs] */
+    const float *conv_w, *delta_norm;      /* [W][C] [Vs] */
+    const float *decay_bias, *decay_scale; /* [Hs] [Hs] */
 };
 
 #define MODEL_ROPES_MAX 2
@@ -49,12 +59,19 @@ struct model_tap {
     void *ctx;
 };
 
+/* Sizes of every recurrent layer: see struct state_layer. All 0: the model has none. */
+struct model_state {
+    int64_t taps, conv_cols, n_heads, n_key_heads, key_dim, value_dim;
+    bool is_tiled;
+};
+
 struct model {
     const struct model_family *family;
     struct backend *be;
     const char *arch;
     int64_t n_layers, width, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
     int64_t n_experts, n_experts_used, n_ff_expert; /* 0 = none */
+    int64_t n_layers_ignored; /* of the file, behind the n_layers: drafting heads */
     int64_t n_ctx_train;
     int32_t window; /* MODEL_GROUP_WINDOW: positions kept; 0 = no layer has one */
     bool has_group[MODEL_GROUP_COUNT];
@@ -64,9 +81,11 @@ struct model {
     float logit_scale;    /* 1 = none */
     float logit_softcap;  /* 0 = none */
     bool is_qk_norm_wide; /* the norms of q and k go over all heads together */
+    bool is_q_gated; /* wq is [H * (q gate)][D]: heads' outputs are multiplied by sigmoid(gate) */
     enum glu_kind glu;
     struct route route; /* of mixtures of experts */
     struct model_tap tap;
+    struct model_state state; /* MODEL_GROUP_STATE */
     struct rope ropes[MODEL_ROPES_MAX];
     struct model_layer *layers;         /* [L] */
     struct weight *embed;               /* [V][D] */
@@ -86,9 +105,19 @@ struct model_scratch {
     float *block; /* one allocation of `bytes` */
     /* [max_rows][D D H*K G*K G*K H*K F F]; after a step that gave logits h holds what they were made of: [O][D] */
     float *x, *h, *q, *k, *v, *att, *gate, *up; /* gate, up: the wider of F and X */
-    float *x_out, *att_out, *logits;            /* [max_out][D H*K V] */
-    uint8_t *out_failed;                        /* [max_out] host memory */
-    struct model_moe *moe;                      /* private to block_moe.c; NULL = no experts */
+    float *mix; /* [max_rows][.] q and its gate; the convolution's input */
+    float *conv, *z, *decay, *beta,
+        *joint;                      /* [max_rows][C] [Hs*Vs] [Hs] [Hs] [.] of recurrent layers */
+    float *x_out, *att_out, *logits; /* [max_out][D H*K V] */
+    uint8_t *out_failed;             /* [max_out] host memory */
+    struct model_moe *moe;           /* private to block_moe.c; NULL = no experts */
+};
+
+/* What tentative rows brought to their recurrent layers, so that those that stay can be stepped again (model_state_replay). */
+struct state_keep {
+    int n_rows;          /* kept rows of a layer, all sequences together */
+    float *mix;          /* backend memory [L of the group][n_rows][C] inputs of the convolution */
+    float *decay, *beta; /* backend memory [L of the group][n_rows][Hs] */
 };
 
 /* The rows of one step and what they need. Everything is borrowed during model_step_run. */
@@ -102,8 +131,11 @@ struct model_step {
     const int32_t *out_rows; /* [n_out] ascending row numbers whose output is wanted */
     int n_out;               /* O, 0..scratch->max_out */
     int n_logits; /* 0..n_out: the first so many get logits, the others end behind the final norm */
-    struct kv_layer *kv; /* [L] */
-    uint8_t *failed;     /* out [T] host memory: 1 = a non-finite value met this row */
+    struct kv_layer *kv;           /* [L] */
+    struct state_layer *state;     /* [L] those of MODEL_GROUP_STATE are used */
+    const struct state_keep *keep; /* NULL: no row is tentative */
+    const int32_t *keep_rows;      /* [T] kept row of each tentative row */
+    uint8_t *failed;               /* out [T] host memory: 1 = a non-finite value met this row */
     struct model_scratch *scratch;
     /* private to the blocks from here: */
     struct tensor x, h; /* residual stream and the current branch */
@@ -134,5 +166,13 @@ void model_scratch_release(struct model_scratch *s);
 /* Run the forward pass: the rows' keys and values go to their pages, the wanted rows' logits to scratch->logits [O][V] (backend
  * memory). A device fault is seen at the backend's wait(). */
 void model_step_run(const struct model *m, struct model_step *st);
+
+/* Step the recurrent layers of n_seqs sequences once more from what was kept of their tentative rows: seqs[i].row0 is the first
+ * kept row, n_rows those that stay. Their slots are then as if no other row had been there. */
+void model_state_replay(const struct model *m, struct model_step *st, const struct seq_view *seqs,
+                        int n_seqs);
+
+/* Bytes of one slot, all recurrent layers together; 0 = the model has none. */
+size_t model_state_bytes(const struct model *m);
 
 #endif

@@ -22,10 +22,13 @@ enum tensor_flags {
     TENSOR_FLAG_OPTIONAL = 1 << 1, /* may be absent */
     TENSOR_FLAG_DENSE = 1 << 2,    /* of models without experts alone */
     TENSOR_FLAG_MOE = 1 << 3,      /* of models with experts alone */
+    TENSOR_FLAG_ATTN = 1 << 4,     /* of layers with attention only ... */
+    TENSOR_FLAG_STATE = 1 << 5,    /* ... of recurrent ones only */
+    TENSOR_FLAG_TURNED = 1 << 6,   /* a vector: the file's columns become rows */
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X, of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
@@ -52,7 +55,7 @@ const struct model_family *model_family_at(int i);              /* NULL past the
 
 extern const struct model_family family_llama, family_qwen2, family_gemma3, family_smollm3,
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
-    family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2;
+    family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -64,6 +67,22 @@ extern const struct model_family family_llama, family_qwen2, family_gemma3, fami
         "blk.%d." tensor, shape_, TENSOR_KIND_##kind_, TENSOR_FLAG_LAYER | (flags_), \
             offsetof(struct model_layer, field)                                      \
     }
+
+/* What hybrids of attention and gated delta nets share. */
+#define RULES_GATED_ATTN                                                           \
+    RULE_LAYER("attn_q.weight", "[H*K+H*K][D]", MATRIX, TENSOR_FLAG_ATTN, wq),     \
+        RULE_LAYER("attn_q_norm.weight", "[K]", VECTOR, TENSOR_FLAG_ATTN, q_norm), \
+        RULE_LAYER("attn_k.weight", "[G*K][D]", MATRIX, TENSOR_FLAG_ATTN, wk),     \
+        RULE_LAYER("attn_k_norm.weight", "[K]", VECTOR, TENSOR_FLAG_ATTN, k_norm), \
+        RULE_LAYER("attn_v.weight", "[G*K][D]", MATRIX, TENSOR_FLAG_ATTN, wv),     \
+        RULE_LAYER("attn_output.weight", "[D][H*K]", MATRIX, TENSOR_FLAG_ATTN, wo)
+#define RULES_DELTA                                                                           \
+    RULE_LAYER("ssm_conv1d.weight", "[C][W]", VECTOR, TENSOR_FLAG_STATE | TENSOR_FLAG_TURNED, \
+               conv_w),                                                                       \
+        RULE_LAYER("ssm_dt.bias", "[S]", VECTOR, TENSOR_FLAG_STATE, decay_bias),              \
+        RULE_LAYER("ssm_a", "[S]", VECTOR, TENSOR_FLAG_STATE, decay_scale),                   \
+        RULE_LAYER("ssm_norm.weight", "[B]", VECTOR, TENSOR_FLAG_STATE, delta_norm),          \
+        RULE_LAYER("ssm_out.weight", "[D][S*B]", MATRIX, TENSOR_FLAG_STATE, w_delta_out)
 
 /* The table against the file. Errors: model_load. */
 enum err_code model_load_tensors(struct model *m, const struct model_load_options *o,
@@ -105,6 +124,12 @@ enum err_code model_parse_windows(const struct weights *w, struct model *m, int6
  * expert_weights_norm, expert_weights_scale); without the first key nothing. m->route holds the family's defaults. */
 enum err_code model_parse_experts(const struct weights *w, struct model *m, struct err *err);
 
+/* Which layers are recurrent (attention.recurrent_layers, or all but every full_attention_interval-th), the sizes of their states,
+ * and the layers at the end that only draft (nextn_predict_layers): they are no part of n_layers then. */
+enum err_code model_parse_delta(const struct weights *w, struct model *m, struct err *err);
+
+/* The step of hybrids: each layer with attention or a gated delta net, then its feed-forward part. */
+void block_step_hybrid(const struct model *m, struct model_step *st);
 /* The step of the families whose branches have a norm before them and nothing after: llama and its relatives. */
 void block_step_pre_norm(const struct model *m, struct model_step *st);
 /* ... and of those with a norm on both sides. */
@@ -126,6 +151,10 @@ void block_layer_end(const struct model *m, struct model_step *st, int layer_i);
 bool block_attn(const struct model *m, struct model_step *st, int layer_i);
 bool block_attn_of(const struct model *m, struct model_step *st, int layer_i,
                    struct tensor x); /* h = attention(x) */
+/* h = gated delta net(h) of a recurrent layer; as block_attn. */
+bool block_delta(const struct model *m, struct model_step *st, int layer_i);
+/* From here on only the rows whose logits are wanted: branch (whose matrix is still to come) and x shrink to them. */
+void block_narrow(const struct model *m, struct model_step *st, struct tensor *branch);
 void block_ffn(const struct model *m, struct model_step *st,
                const struct model_layer *l); /* h = down(act(gate h) * up h), or block_moe */
 void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,

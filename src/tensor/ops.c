@@ -7,6 +7,11 @@ struct tensor tensor_of(float *data, int64_t rows, int64_t cols)
     return (struct tensor){ .data = data, .rows = rows, .cols = cols, .stride = cols };
 }
 
+struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n)
+{
+    return (struct tensor){ .data = t.data + first, .rows = t.rows, .cols = n, .stride = t.stride };
+}
+
 static void check_tensor(struct tensor t)
 {
     BUG_ON(t.rows < 0 || t.rows > BACKEND_ROWS_MAX || t.cols <= 0 || t.stride < t.cols);
@@ -229,6 +234,13 @@ void ops_softcap(struct backend *be, struct tensor y, float cap)
     BUG_ON(!(cap > 0));
     if (y.rows)
         be->ops->softcap(be, y, cap);
+}
+
+void ops_copy(struct backend *be, struct tensor y, struct tensor x)
+{
+    check_same(y, x);
+    if (y.rows)
+        be->ops->copy(be, y, x);
 }
 
 void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)

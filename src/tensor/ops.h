@@ -11,6 +11,9 @@
 /* Contiguous [rows][cols] at data. */
 struct tensor tensor_of(float *data, int64_t rows, int64_t cols);
 
+/* Columns [first, first + n) of every row. */
+struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n);
+
 void ops_begin(struct backend *be, int n_rows);
 void ops_failed(struct backend *be, uint8_t *flags);
 
@@ -51,6 +54,7 @@ void ops_layer_norm(struct backend *be, struct tensor y, struct tensor x, const 
 void ops_add(struct backend *be, struct tensor y, struct tensor x);
 void ops_scale(struct backend *be, struct tensor y, float s);
 void ops_softcap(struct backend *be, struct tensor y, float cap);
+void ops_copy(struct backend *be, struct tensor y, struct tensor x);
 void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 void ops_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,
                      const float *w, const uint8_t *is_first);

@@ -357,7 +357,9 @@ static enum err_code fork_lead(struct lab *lab, struct exact_request *lead, int3
         lead->prompt[i] = (lead->prompt[i] + 1) % lab->n_vocab;
     enum err_code code = row_grow(lab, row, row_open(lab, lead, row, err), err);
     while (!code && row->n_emitted == 0) {
-        struct engine_work work = { row->row, EXACT_STEP_ROWS };
+        /* A step ends before the prompt's last token, as the scheduler has it where others wait: recurrent states can be shared there. */
+        int32_t n = row->pending > 1 ? row->pending - 1 : 1;
+        struct engine_work work = { row->row, n < EXACT_STEP_ROWS ? n : EXACT_STEP_ROWS };
         struct engine_result res;
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
         if (!code)
@@ -436,7 +438,9 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
     case SCHEDULE_FORKED:
         for (int i = 0; i < n && !code; i++)
             code = fork_run(lab, sc->chunk, &requests[i], &records[i], &n_shared, err);
-        if (!code && n_shared == 0)
+        /* Recurrent layers share nothing but what a state stands behind: not the half of a prompt. */
+        if (!code && n_shared == 0 &&
+            !(lab->model->has_group[MODEL_GROUP_STATE] && sc->chunk < 100))
             code = err_set(err, ERR_STATE, "no request shared anything");
         return code;
     default:

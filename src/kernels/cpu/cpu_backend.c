@@ -119,6 +119,7 @@ static const struct backend_ops cpu_ops = {
     .argmax = cpu_argmax,
     .threads = cpu_threads,
     .parallel = cpu_parallel,
+    .copy = cpu_copy,
     .gather = cpu_gather,
     .l2_norm = cpu_l2_norm,
     .act = cpu_act,

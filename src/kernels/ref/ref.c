@@ -156,6 +156,7 @@ static const struct backend_ops ref_ops = {
     .softcap = ref_softcap,
     .exp_scaled = ref_exp_scaled,
     .argmax = ref_argmax,
+    .copy = ref_copy,
     .gather = ref_gather,
     .l2_norm = ref_l2_norm,
     .conv_silu = ref_conv_silu,

@@ -199,6 +199,12 @@ int64_t ref_argmax(struct backend *be, const float *x, int64_t n, bool *finite)
     return best;
 }
 
+void ref_copy(struct backend *be, struct tensor y, struct tensor x)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        memcpy(y.data + t * y.stride, x.data + t * x.stride, (size_t)y.cols * sizeof(float));
+}
+
 void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)
 {
     for (int64_t i = 0; i < y.rows; i++)

@@ -96,7 +96,7 @@ def convert(folder, arch, out, is_quantised):
     from conversion import get_model_class
     logging.disable(logging.WARNING)
     cls = get_model_class(arch)
-    cls = type(cls.__name__, (cls,), {"set_vocab": write_vocab, "model_arch": cls.model_arch})
+    cls = type(cls.__name__, (cls,), {"set_vocab": write_vocab, "model_arch": cls.model_arch, "no_mtp": True})
     with torch.inference_mode():
         kind = gguf.LlamaFileType.MOSTLY_Q8_0 if is_quantised else gguf.LlamaFileType.MOSTLY_F16
         cls(folder, kind, out, model_name=f"tiny {out.stem}").write()

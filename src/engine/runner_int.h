@@ -1,0 +1,44 @@
+/* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_state.c: slots of recurrent layers. */
+#ifndef PLUMB_ENGINE_RUNNER_INT_H
+#define PLUMB_ENGINE_RUNNER_INT_H
+
+#include "engine/runner.h"
+
+static inline bool runner_has_state(const struct runner *r)
+{
+    return r->model->has_group[MODEL_GROUP_STATE];
+}
+
+static inline int32_t runner_unpromised(const struct runner *r, int group)
+{
+    return r->pools[group].n_free - r->pools[group].n_reserved;
+}
+
+/* The slot of a sequence that has one. */
+static inline int32_t runner_slot(const struct runner_seq *s)
+{
+    return s->tables[MODEL_GROUP_STATE].pages[0];
+}
+
+/* Memory for slots, kept rows and snapshots. Errors: ERR_NOMEM. */
+enum err_code runner_state_alloc(struct runner *r, struct err *err) MUST_CHECK;
+void runner_state_free(struct runner *r);
+
+/* The sequence's snapshots are dropped: all, or those that stand beyond n_tokens. */
+void runner_drop_snapshots(struct runner *r, int32_t seq, int32_t n_tokens);
+/* Free n slots that are not promised by dropping snapshots, the oldest first, but for `but` (or NULL). False: there are too few. */
+bool runner_free_slots(struct runner *r, int32_t n, const struct runner_snapshot *but);
+/* Try to have a slot free for a copy of the sequence's state behind n_tokens. */
+void runner_spare_slot(struct runner *r, int32_t seq, int32_t n_tokens);
+/* Tentative rows that nobody took back stay: their recurrent layers are stepped. */
+void runner_settle(struct runner *r, int32_t seq, int32_t n_tokens);
+/* The slot that holds the sequence's state behind exactly n_tokens, or -1. */
+int32_t runner_slot_at(const struct runner *r, int32_t seq, int32_t n_tokens);
+/* The most tokens <= n_tokens that a state of the sequence stands behind; 0 = none. */
+int32_t runner_state_below(const struct runner *r, int32_t seq, int32_t n_tokens);
+/* Invariants: a sequence with tokens has a slot, one without tentative rows beyond its length; a snapshot stands at tokens that its open
+ * sequence has. Errors: ERR_STATE. */
+enum err_code runner_state_check(const struct runner *r, struct err *err) MUST_CHECK;
+void runner_copy_slot(struct runner *r, int32_t dst, int32_t src);
+
+#endif
