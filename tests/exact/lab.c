@@ -432,7 +432,8 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
         lab->n_reused = 0;
         for (int i = 0; i < n && !code; i++)
             code = warm_run(lab, sc->chunk, &requests[i], &records[i], err);
-        if (!code && lab->n_reused == 0 && !lab->model->has_group[MODEL_GROUP_WINDOW])
+        if (!code && lab->n_reused == 0 && !lab->model->has_group[MODEL_GROUP_WINDOW] &&
+            !lab->model->has_group[MODEL_GROUP_STATE])
             code = err_set(err, ERR_STATE, "no request began with what was kept");
         return code;
     case SCHEDULE_FORKED:
