@@ -221,7 +221,7 @@ enum err_code hf_window(struct hf *h, struct err *err)
 
 enum err_code hf_windows(struct hf *h, int64_t period, struct err *err)
 {
-    int64_t window, n, pattern[HF_LAYERS_MAX];
+    int64_t window = 0, n = 0, pattern[HF_LAYERS_MAX];
     enum err_code code = hf_int(h, "sliding_window", 1, INT32_MAX, 0, &window, err);
     if (!code)
         code = hf_int(h, "num_hidden_layers", 1, HF_LAYERS_MAX, 0, &n, err);
