@@ -169,6 +169,7 @@ def test_client_cancel(tmp_path):
 
 
 def test_event_order(server):
+    """Case B32."""
     evs = events(server, "!say Hi")
     assert types(evs) == ["response.created", "response.in_progress", *TEXT, "response.completed"]
     assert evs[0]["sequence_number"] == 0 and evs[0]["response"]["status"] == "in_progress"
@@ -255,6 +256,7 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"
     [USER, {"type": "web_search_call", "id": "w", "status": "completed"}],
 ])
 def test_item_shapes(server, items):
+    """Case B32."""
     status, r = make(server, items, max_output_tokens=2)
     assert status == 200, r
     status, kept = get(server, r["id"] + "/input_items?order=asc")
@@ -263,6 +265,7 @@ def test_item_shapes(server, items):
 
 
 def test_empty_reasoning_changes_nothing(server):
+    """Case B32."""
     empty = {"type": "reasoning", "id": "r", "summary": []}
     assert tokens(server, [USER, empty, USER]) == tokens(server, [USER, USER])
 
