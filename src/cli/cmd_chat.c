@@ -93,10 +93,8 @@ static void chat_reset(struct chat *c)
 static void chat_write_message(struct json_writer *w, const char *role, const char *text)
 {
     json_begin_object(w);
-    json_key(w, "role");
-    json_str(w, role);
-    json_key(w, "content");
-    json_str(w, text);
+    json_field_str(w, "role", role);
+    json_field_str(w, "content", text);
     json_end_object(w);
 }
 
@@ -107,8 +105,7 @@ static void chat_write_request(const struct chat *c, struct buf *out)
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "messages");
-    json_begin_array(&w);
+    json_field_array(&w, "messages");
     if (c->system && *c->system)
         chat_write_message(&w, "system", c->system);
     for (size_t i = 0; i < chat_count(c); i++)

@@ -300,35 +300,28 @@ static void json_meta(struct json_writer *j, const struct meta_value *v)
 static void json_metadata(struct json_writer *j, const struct weights *w)
 {
     const char *key;
-    json_key(j, "metadata");
-    json_begin_object(j);
+    json_field_object(j, "metadata");
     for (int32_t i = 0; i < weights_n_meta(w); i++) {
         const struct meta_value *v = weights_meta_at(w, i, &key);
         json_key(j, key);
         json_meta(j, v);
     }
     json_end_object(j);
-    json_key(j, "metadata_types");
-    json_begin_object(j);
+    json_field_object(j, "metadata_types");
     for (int32_t i = 0; i < weights_n_meta(w); i++) {
         char type[48];
         format_type(weights_meta_at(w, i, &key), type, sizeof(type));
-        json_key(j, key);
-        json_str(j, type);
+        json_field_str(j, key, type);
     }
     json_end_object(j);
 }
 
 static void json_total(struct json_writer *j, const char *name, const struct inspect_total *t)
 {
-    json_key(j, name);
-    json_begin_object(j);
-    json_key(j, "tensors");
-    json_int(j, t->n_tensors);
-    json_key(j, "elements");
-    json_uint(j, t->elems);
-    json_key(j, "bytes");
-    json_uint(j, t->bytes);
+    json_field_object(j, name);
+    json_field_int(j, "tensors", t->n_tensors);
+    json_field_uint(j, "elements", t->elems);
+    json_field_uint(j, "bytes", t->bytes);
     json_end_object(j);
 }
 
@@ -336,34 +329,25 @@ static void json_tensor(struct json_writer *j, const struct weights_tensor *t)
 {
     flush_json(j, false);
     json_begin_object(j);
-    json_key(j, "name");
-    json_str(j, t->name);
-    json_key(j, "type");
-    json_str(j, dtype_info(t->type)->name);
-    json_key(j, "shape");
-    json_begin_array(j);
+    json_field_str(j, "name", t->name);
+    json_field_str(j, "type", dtype_info(t->type)->name);
+    json_field_array(j, "shape");
     for (int d = 0; d < t->n_dims; d++)
         json_int(j, t->shape[d]);
     json_end_array(j);
-    json_key(j, "bytes");
-    json_uint(j, t->bytes);
-    json_key(j, "file");
-    json_int(j, t->file_i);
-    json_key(j, "offset");
-    json_uint(j, t->offset);
+    json_field_uint(j, "bytes", t->bytes);
+    json_field_int(j, "file", t->file_i);
+    json_field_uint(j, "offset", t->offset);
     json_end_object(j);
 }
 
 static void json_files(struct json_writer *j, const struct weights *w)
 {
-    json_key(j, "files");
-    json_begin_array(j);
+    json_field_array(j, "files");
     for (int i = 0; i < weights_n_files(w); i++) {
         json_begin_object(j);
-        json_key(j, "path");
-        json_str(j, weights_file_path(w, i));
-        json_key(j, "bytes");
-        json_uint(j, weights_file_bytes(w, i));
+        json_field_str(j, "path", weights_file_path(w, i));
+        json_field_uint(j, "bytes", weights_file_bytes(w, i));
         json_end_object(j);
     }
     json_end_array(j);
@@ -376,25 +360,19 @@ static void json_model(struct json_writer *j, const struct weights *w)
     struct inspect_total all = inspect_totals(w, by_type);
     weights_digest(w, digest);
     json_begin_object(j);
-    json_key(j, "format");
-    json_str(j, "gguf");
-    json_key(j, "version");
-    json_int(j, weights_gguf_version(w));
-    json_key(j, "alignment");
-    json_uint(j, weights_alignment(w));
+    json_field_str(j, "format", "gguf");
+    json_field_int(j, "version", weights_gguf_version(w));
+    json_field_uint(j, "alignment", weights_alignment(w));
     json_files(j, w);
-    json_key(j, "digest");
-    json_str(j, digest);
+    json_field_str(j, "digest", digest);
     json_metadata(j, w);
-    json_key(j, "types");
-    json_begin_object(j);
+    json_field_object(j, "types");
     for (int t = 0; t < DTYPE_COUNT; t++)
         if (by_type[t].n_tensors)
             json_total(j, dtype_info((enum dtype)t)->name, &by_type[t]);
     json_end_object(j);
     json_total(j, "total", &all);
-    json_key(j, "tensors");
-    json_begin_array(j);
+    json_field_array(j, "tensors");
     for (int32_t i = 0; i < weights_n_tensors(w); i++)
         json_tensor(j, weights_tensor_at(w, i));
     json_end_array(j);

@@ -78,21 +78,17 @@ static enum err_code run_write_messages(const struct run_options *o, struct buf 
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "messages");
-    json_begin_array(&w);
+    json_field_array(&w, "messages");
     for (size_t i = 0; i < ARRAY_LEN(messages); i++) {
         if (!messages[i].content)
             continue;
         json_begin_object(&w);
-        json_key(&w, "role");
-        json_str(&w, messages[i].role);
-        json_key(&w, "content");
-        json_str(&w, messages[i].content);
+        json_field_str(&w, "role", messages[i].role);
+        json_field_str(&w, "content", messages[i].content);
         json_end_object(&w);
     }
     json_end_array(&w);
-    json_key(&w, "add_generation_prompt");
-    json_bool(&w, true);
+    json_field_bool(&w, "add_generation_prompt", true);
     json_end_object(&w);
     return buf_check(out, "the messages", err);
 }
@@ -216,29 +212,21 @@ static enum err_code run_print_json(const struct load *l, const struct token_lis
     buf_init(&out, MEM_CAT_BASE, RUN_TEXT_MAX * 8);
     json_writer_init(&w, &out);
     json_begin_object(&w);
-    json_key(&w, "model");
-    json_str(&w, l->id);
-    json_key(&w, "text");
-    json_strn(&w, a->bytes.data, a->bytes.len);
-    json_key(&w, "finish");
-    json_str(&w, names[a->finish]);
-    json_key(&w, "prompt_ids");
-    json_begin_array(&w);
+    json_field_str(&w, "model", l->id);
+    json_field_strn(&w, "text", a->bytes.data, a->bytes.len);
+    json_field_str(&w, "finish", names[a->finish]);
+    json_field_array(&w, "prompt_ids");
     for (int32_t i = 0; i < prompt->n; i++)
         json_int(&w, prompt->ids[i]);
     json_end_array(&w);
-    json_key(&w, "ids");
-    json_begin_array(&w);
+    json_field_array(&w, "ids");
     const int32_t *ids = (const int32_t *)(const void *)a->ids.data;
     for (int32_t i = 0; i < a->n_ids; i++)
         json_int(&w, ids[i]);
     json_end_array(&w);
-    json_key(&w, "prompt_tokens_per_second");
-    json_double(&w, run_rate(prompt->n, a->prompt_us));
-    json_key(&w, "tokens_per_second");
-    json_double(&w, run_rate(a->n_ids - 1, a->decode_us));
-    json_key(&w, "fingerprint");
-    json_str(&w, l->engine->info.fingerprint);
+    json_field_double(&w, "prompt_tokens_per_second", run_rate(prompt->n, a->prompt_us));
+    json_field_double(&w, "tokens_per_second", run_rate(a->n_ids - 1, a->decode_us));
+    json_field_str(&w, "fingerprint", l->engine->info.fingerprint);
     json_end_object(&w);
     buf_add_char(&out, '\n');
     enum err_code code = buf_check(&out, "the JSON answer", err);

@@ -26,8 +26,7 @@ static enum err_code load_token(const struct weights *w, const char *key, const 
     enum err_code code = weights_int_or(w, key, 0, INT32_MAX, -1, &id, err);
     if (code || id < 0 || (uint64_t)id >= tokens->array.n)
         return code;
-    json_key(out, name);
-    json_strn(out, tokens->array.strs[id].data, tokens->array.strs[id].len);
+    json_field_strn(out, name, tokens->array.strs[id].data, tokens->array.strs[id].len);
     return ERR_OK;
 }
 

@@ -92,6 +92,19 @@ void json_raw(struct json_writer *w, const char *s,
               size_t n);                                      /* a whole JSON value, as it stands */
 void json_value(struct json_writer *w, const struct json *v); /* numbers as spelled */
 
+/* A member: its key and its value at once, or a key and the beginning of its value. */
+void json_field_null(struct json_writer *w, const char *key);
+void json_field_bool(struct json_writer *w, const char *key, bool v);
+void json_field_int(struct json_writer *w, const char *key, int64_t v);
+void json_field_uint(struct json_writer *w, const char *key, uint64_t v);
+void json_field_double(struct json_writer *w, const char *key, double v);
+void json_field_str(struct json_writer *w, const char *key, const char *s);
+void json_field_strn(struct json_writer *w, const char *key, const char *s, size_t n);
+void json_field_raw(struct json_writer *w, const char *key, const char *s, size_t n);
+void json_field_value(struct json_writer *w, const char *key, const struct json *v);
+void json_field_object(struct json_writer *w, const char *key);
+void json_field_array(struct json_writer *w, const char *key);
+
 /* Shortest decimal that reads back to v, in Python's repr form ("0.1", "1e-07", "1.0", "inf", "nan"). out[32]. */
 size_t json_format_double(double v, char *out);
 

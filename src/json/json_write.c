@@ -286,3 +286,71 @@ size_t json_format_double(double v, char *out)
         n--;
     return (size_t)(p - out) + json_layout(p, digits, n, (int)strtol(e + 1, NULL, 10) + 1);
 }
+
+/* --- members --- */
+
+void json_field_null(struct json_writer *w, const char *key)
+{
+    json_key(w, key);
+    json_null(w);
+}
+
+void json_field_bool(struct json_writer *w, const char *key, bool v)
+{
+    json_key(w, key);
+    json_bool(w, v);
+}
+
+void json_field_int(struct json_writer *w, const char *key, int64_t v)
+{
+    json_key(w, key);
+    json_int(w, v);
+}
+
+void json_field_uint(struct json_writer *w, const char *key, uint64_t v)
+{
+    json_key(w, key);
+    json_uint(w, v);
+}
+
+void json_field_double(struct json_writer *w, const char *key, double v)
+{
+    json_key(w, key);
+    json_double(w, v);
+}
+
+void json_field_str(struct json_writer *w, const char *key, const char *s)
+{
+    json_key(w, key);
+    json_str(w, s);
+}
+
+void json_field_strn(struct json_writer *w, const char *key, const char *s, size_t n)
+{
+    json_key(w, key);
+    json_strn(w, s, n);
+}
+
+void json_field_raw(struct json_writer *w, const char *key, const char *s, size_t n)
+{
+    json_key(w, key);
+    json_raw(w, s, n);
+}
+
+void json_field_value(struct json_writer *w, const char *key, const struct json *v)
+{
+    json_key(w, key);
+    json_value(w, v);
+}
+
+void json_field_object(struct json_writer *w, const char *key)
+{
+    json_key(w, key);
+    json_begin_object(w);
+}
+
+void json_field_array(struct json_writer *w, const char *key)
+{
+    json_key(w, key);
+    json_begin_array(w);
+}

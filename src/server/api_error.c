@@ -69,12 +69,9 @@ void api_error_write(struct buf *out, const struct api_error *e)
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "error");
-    json_begin_object(&w);
-    json_key(&w, "message");
-    json_str(&w, e->text);
-    json_key(&w, "type");
-    json_str(&w, api_error_type(e->status));
+    json_field_object(&w, "error");
+    json_field_str(&w, "message", e->text);
+    json_field_str(&w, "type", api_error_type(e->status));
     json_key(&w, "param");
     if (e->param[0])
         json_str(&w, e->param);
@@ -116,18 +113,13 @@ void api_error_write_anthropic(struct buf *out, const struct api_error *e, const
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "type");
-    json_str(&w, "error");
-    json_key(&w, "error");
-    json_begin_object(&w);
-    json_key(&w, "type");
-    json_str(&w, api_error_type_anthropic(e->status));
-    json_key(&w, "message");
-    json_str(&w, e->text);
+    json_field_str(&w, "type", "error");
+    json_field_object(&w, "error");
+    json_field_str(&w, "type", api_error_type_anthropic(e->status));
+    json_field_str(&w, "message", e->text);
     json_end_object(&w);
     if (request_id) {
-        json_key(&w, "request_id");
-        json_str(&w, request_id);
+        json_field_str(&w, "request_id", request_id);
     }
     json_end_object(&w);
 }

@@ -172,16 +172,11 @@ static void call_end_view(struct call *call, const struct api_error *e)
     buf_add_str(&s->out, "event: error\ndata: ");
     json_writer_init(&w, &s->out);
     json_begin_object(&w);
-    json_key(&w, "type");
-    json_str(&w, "error");
-    json_key(&w, "sequence_number");
-    json_int(&w, call->view.n_events);
-    json_key(&w, "code");
-    json_str(&w, e->code ? e->code : "server_error");
-    json_key(&w, "message");
-    json_str(&w, e->text);
-    json_key(&w, "param");
-    json_null(&w);
+    json_field_str(&w, "type", "error");
+    json_field_int(&w, "sequence_number", call->view.n_events);
+    json_field_str(&w, "code", e->code ? e->code : "server_error");
+    json_field_str(&w, "message", e->text);
+    json_field_null(&w, "param");
     json_end_object(&w);
     buf_add_str(&s->out, "\n\n");
     struct http_conn *c = call_let_go(call, CALL_OUTCOME_ERROR);
@@ -354,12 +349,9 @@ static void call_reply_deleted(struct call *call, const char *id)
     buf_reset(&s->out);
     json_writer_init(&w, &s->out);
     json_begin_object(&w);
-    json_key(&w, "id");
-    json_str(&w, id);
-    json_key(&w, "object");
-    json_str(&w, "response");
-    json_key(&w, "deleted");
-    json_bool(&w, true);
+    json_field_str(&w, "id", id);
+    json_field_str(&w, "object", "response");
+    json_field_bool(&w, "deleted", true);
     json_end_object(&w);
     reply_body(call_let_go(call, CALL_OUTCOME_SUCCESS), &call->to, NULL, "", &s->out);
 }

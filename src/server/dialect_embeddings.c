@@ -48,17 +48,13 @@ static void embeddings_whole(struct buf *out, const struct dialect_head *h,
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "object");
-    json_str(&w, "list");
-    json_key(&w, "data");
-    json_begin_array(&w);
+    json_field_str(&w, "object", "list");
+    json_field_array(&w, "data");
     for (int32_t i = 0; i < n; i++) {
         embeddings_normalise(c[i].hidden, h->n_dims, v);
         json_begin_object(&w);
-        json_key(&w, "object");
-        json_str(&w, "embedding");
-        json_key(&w, "index");
-        json_int(&w, c[i].index);
+        json_field_str(&w, "object", "embedding");
+        json_field_int(&w, "index", c[i].index);
         json_key(&w, "embedding");
         if (h->is_base64)
             embeddings_write_base64(&w, v, h->n_dims);
@@ -67,14 +63,10 @@ static void embeddings_whole(struct buf *out, const struct dialect_head *h,
         json_end_object(&w);
     }
     json_end_array(&w);
-    json_key(&w, "model");
-    json_str(&w, h->model);
-    json_key(&w, "usage");
-    json_begin_object(&w);
-    json_key(&w, "prompt_tokens");
-    json_int(&w, u->prompt_tokens);
-    json_key(&w, "total_tokens");
-    json_int(&w, u->prompt_tokens);
+    json_field_str(&w, "model", h->model);
+    json_field_object(&w, "usage");
+    json_field_int(&w, "prompt_tokens", u->prompt_tokens);
+    json_field_int(&w, "total_tokens", u->prompt_tokens);
     json_end_object(&w);
     json_end_object(&w);
     mem_free(MEM_CAT_REQUEST, v);

@@ -5,12 +5,9 @@
 static void infill_write(struct json_writer *w, const char *text, size_t n, bool is_over)
 {
     json_begin_object(w);
-    json_key(w, "index");
-    json_int(w, 0);
-    json_key(w, "content");
-    json_strn(w, text, n);
-    json_key(w, "stop");
-    json_bool(w, is_over);
+    json_field_int(w, "index", 0);
+    json_field_strn(w, "content", text, n);
+    json_field_bool(w, "stop", is_over);
 }
 
 static void infill_write_end(struct json_writer *w, const struct dialect_head *h,
@@ -19,20 +16,13 @@ static void infill_write_end(struct json_writer *w, const struct dialect_head *h
     static const char *const types[] = {
         [FINISH_END] = "eos", [FINISH_STOP_STRING] = "word", [FINISH_LENGTH] = "limit"
     };
-    json_key(w, "stop_type");
-    json_str(w, types[c->finish]);
-    json_key(w, "stopping_word");
-    json_str(w, c->stop_string ? c->stop_string : "");
-    json_key(w, "model");
-    json_str(w, h->model);
-    json_key(w, "tokens_predicted");
-    json_int(w, u->completion_tokens);
-    json_key(w, "tokens_evaluated");
-    json_int(w, u->prompt_tokens);
-    json_key(w, "tokens_cached");
-    json_int(w, u->cached_tokens);
-    json_key(w, "truncated");
-    json_bool(w, false);
+    json_field_str(w, "stop_type", types[c->finish]);
+    json_field_str(w, "stopping_word", c->stop_string ? c->stop_string : "");
+    json_field_str(w, "model", h->model);
+    json_field_int(w, "tokens_predicted", u->completion_tokens);
+    json_field_int(w, "tokens_evaluated", u->prompt_tokens);
+    json_field_int(w, "tokens_cached", u->cached_tokens);
+    json_field_bool(w, "truncated", false);
     dialect_timings(w, u);
     json_end_object(w);
 }

@@ -20,12 +20,10 @@ static void logprobs_chat_token(struct json_writer *w, const struct tokenizer *t
                                 float logprob)
 {
     struct tokenizer_str s = tokenizer_bytes(t, id, true);
-    json_key(w, "token");
-    json_strn(w, s.data, s.len);
+    json_field_strn(w, "token", s.data, s.len);
     json_key(w, "logprob");
     logprobs_number(w, logprob);
-    json_key(w, "bytes");
-    json_begin_array(w);
+    json_field_array(w, "bytes");
     for (size_t i = 0; i < s.len; i++)
         json_int(w, (unsigned char)s.data[i]);
     json_end_array(w);
@@ -38,8 +36,7 @@ void dialect_chat_tokens(struct json_writer *w, const struct dialect_head *h,
         const struct engine_token *t = &c->tokens[i].token;
         json_begin_object(w);
         logprobs_chat_token(w, h->tokenizer, t->id, t->logprob);
-        json_key(w, "top_logprobs");
-        json_begin_array(w);
+        json_field_array(w, "top_logprobs");
         for (int32_t k = 0; k < t->n_top; k++) {
             json_begin_object(w);
             logprobs_chat_token(w, h->tokenizer, t->top[k].id, t->top[k].logprob);
@@ -59,12 +56,10 @@ void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,
         return;
     }
     json_begin_object(w);
-    json_key(w, "content");
-    json_begin_array(w);
+    json_field_array(w, "content");
     dialect_chat_tokens(w, h, c);
     json_end_array(w);
-    json_key(w, "refusal");
-    json_null(w);
+    json_field_null(w, "refusal");
     json_end_object(w);
 }
 
@@ -100,8 +95,7 @@ static void logprobs_name(struct buf *out, const struct tokenizer *t, int32_t id
 
 static void logprobs_names(struct json_writer *w, const struct logprobs_list *l, struct buf *name)
 {
-    json_key(w, "tokens");
-    json_begin_array(w);
+    json_field_array(w, "tokens");
     for (size_t i = 0; i < l->n; i++) {
         logprobs_name(name, l->h->tokenizer, logprobs_at(l, i)->id);
         json_strn(w, name->data, name->len);
@@ -112,8 +106,7 @@ static void logprobs_names(struct json_writer *w, const struct logprobs_list *l,
 /* Nothing comes before the prompt's first token, so it has no probability. */
 static void logprobs_numbers(struct json_writer *w, const struct logprobs_list *l)
 {
-    json_key(w, "token_logprobs");
-    json_begin_array(w);
+    json_field_array(w, "token_logprobs");
     for (size_t i = 0; i < l->n; i++)
         if (i == 0 && l->n_prompt > 0)
             json_null(w);
@@ -133,8 +126,7 @@ static void logprobs_top(struct json_writer *w, const struct logprobs_list *l, s
 /* The likeliest tokens, and the one that stands there if it is none of them: up to one more than asked for, as OpenAI has it. */
 static void logprobs_tops(struct json_writer *w, const struct logprobs_list *l, struct buf *name)
 {
-    json_key(w, "top_logprobs");
-    json_begin_array(w);
+    json_field_array(w, "top_logprobs");
     for (size_t i = 0; i < l->n; i++) {
         const struct engine_token *t = logprobs_at(l, i);
         if (i == 0 && l->n_prompt > 0) {
@@ -196,8 +188,7 @@ void dialect_text_logprobs(struct json_writer *w, const struct dialect_head *h,
     logprobs_names(w, &l, &name);
     logprobs_numbers(w, &l);
     logprobs_tops(w, &l, &name);
-    json_key(w, "text_offset");
-    json_begin_array(w);
+    json_field_array(w, "text_offset");
     logprobs_prompt_offsets(w, &l);
     for (size_t i = 0; i < c->n_tokens; i++)
         json_int(w, c->tokens[i].text_offset);
@@ -215,8 +206,7 @@ static void logprobs_entry(struct json_writer *w, const struct tokenizer *t, int
     char key[16];
     struct tokenizer_str s = tokenizer_bytes(t, id, true);
     snprintf(key, sizeof(key), "%d", id);
-    json_key(w, key);
-    json_begin_object(w);
+    json_field_object(w, key);
     json_key(w, "logprob");
     logprobs_number(w, logprob);
     json_key(w, "rank");
@@ -224,8 +214,7 @@ static void logprobs_entry(struct json_writer *w, const struct tokenizer *t, int
         json_int(w, rank);
     else
         json_null(w);
-    json_key(w, "decoded_token");
-    json_strn(w, s.data, s.len);
+    json_field_strn(w, "decoded_token", s.data, s.len);
     json_end_object(w);
 }
 
@@ -250,8 +239,7 @@ void dialect_prompt_logprobs(struct json_writer *w, const struct dialect_head *h
 {
     if (h->n_prompt_logprobs < 0 || !c->prompt)
         return;
-    json_key(w, "prompt_logprobs");
-    json_begin_array(w);
+    json_field_array(w, "prompt_logprobs");
     json_null(w); /* nothing comes before the first */
     for (int32_t i = 1; i < c->n_prompt; i++)
         logprobs_place(w, h, &c->prompt[i]);

@@ -38,18 +38,13 @@ static void messages_write_stop(struct json_writer *w, const struct dialect_choi
 static void messages_write_usage(struct json_writer *w, int64_t prompt, int64_t cached,
                                  int64_t output)
 {
-    json_key(w, "usage");
-    json_begin_object(w);
+    json_field_object(w, "usage");
     json_key(w, "input_tokens"); /* what the cache had is not among them */
     json_int(w, prompt - cached);
-    json_key(w, "cache_creation_input_tokens");
-    json_int(w, 0);
-    json_key(w, "cache_read_input_tokens");
-    json_int(w, cached);
-    json_key(w, "output_tokens");
-    json_int(w, output);
-    json_key(w, "service_tier");
-    json_str(w, "standard");
+    json_field_int(w, "cache_creation_input_tokens", 0);
+    json_field_int(w, "cache_read_input_tokens", cached);
+    json_field_int(w, "output_tokens", output);
+    json_field_str(w, "service_tier", "standard");
     json_end_object(w);
 }
 
@@ -69,8 +64,7 @@ static void messages_write_id(struct json_writer *w, const struct part *p)
     char id[SPLIT_ID_BYTES + 8];
     const char *rest = strchr(p->id, '_');
     snprintf(id, sizeof(id), "toolu_%s", rest ? rest + 1 : p->id);
-    json_key(w, "id");
-    json_str(w, id);
+    json_field_str(w, "id", id);
 }
 
 /* The arguments as an object; what the answer's length cut is none. */
@@ -99,24 +93,19 @@ static void messages_write_block(struct json_writer *w, const struct dialect_hea
 {
     char signature[24];
     json_begin_object(w);
-    json_key(w, "type");
-    json_str(w, messages_block_type(p->kind));
+    json_field_str(w, "type", messages_block_type(p->kind));
     switch (p->kind) {
     case PART_CONTENT:
-        json_key(w, "text");
-        json_strn(w, p->text, is_start ? 0 : p->n);
+        json_field_strn(w, "text", p->text, is_start ? 0 : p->n);
         break;
     case PART_REASONING:
         messages_signature(h, index, signature);
-        json_key(w, "thinking");
-        json_strn(w, p->text, is_start ? 0 : p->n);
-        json_key(w, "signature");
-        json_str(w, is_start ? "" : signature);
+        json_field_strn(w, "thinking", p->text, is_start ? 0 : p->n);
+        json_field_str(w, "signature", is_start ? "" : signature);
         break;
     default:
         messages_write_id(w, p);
-        json_key(w, "name");
-        json_str(w, p->name);
+        json_field_str(w, "name", p->name);
         messages_write_input(w, is_start ? NULL : p);
         break;
     }
@@ -126,14 +115,10 @@ static void messages_write_block(struct json_writer *w, const struct dialect_hea
 static void messages_write_head(struct json_writer *w, const struct dialect_head *h)
 {
     json_begin_object(w);
-    json_key(w, "id");
-    json_str(w, h->id);
-    json_key(w, "type");
-    json_str(w, "message");
-    json_key(w, "role");
-    json_str(w, "assistant");
-    json_key(w, "model");
-    json_str(w, h->model);
+    json_field_str(w, "id", h->id);
+    json_field_str(w, "type", "message");
+    json_field_str(w, "role", "assistant");
+    json_field_str(w, "model", h->model);
     json_key(w, "content");
 }
 
@@ -144,8 +129,7 @@ static void messages_event(struct buf *out, struct json_writer *w, const char *t
     buf_printf(out, "event: %s\ndata: ", type);
     json_writer_init(w, out);
     json_begin_object(w);
-    json_key(w, "type");
-    json_str(w, type);
+    json_field_str(w, "type", type);
 }
 
 static void messages_event_end(struct buf *out, struct json_writer *w)
@@ -158,8 +142,7 @@ static void messages_event_index(struct buf *out, struct json_writer *w, const c
                                  int32_t index)
 {
     messages_event(out, w, type);
-    json_key(w, "index");
-    json_int(w, index);
+    json_field_int(w, "index", index);
 }
 
 static void messages_begin(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
@@ -183,12 +166,9 @@ static void messages_delta(struct buf *out, const struct dialect_state *st, cons
 {
     struct json_writer w;
     messages_event_index(out, &w, "content_block_delta", st->n_blocks - 1);
-    json_key(&w, "delta");
-    json_begin_object(&w);
-    json_key(&w, "type");
-    json_str(&w, type);
-    json_key(&w, name);
-    json_strn(&w, text, n);
+    json_field_object(&w, "delta");
+    json_field_str(&w, "type", type);
+    json_field_strn(&w, name, text, n);
     json_end_object(&w);
     messages_event_end(out, &w);
 }
@@ -252,8 +232,7 @@ static void messages_close(struct buf *out, const struct dialect_head *h, struct
 {
     struct json_writer w;
     messages_event(out, &w, "message_delta");
-    json_key(&w, "delta");
-    json_begin_object(&w);
+    json_field_object(&w, "delta");
     messages_write_stop(&w, c);
     json_end_object(&w);
     messages_write_usage(&w, u->prompt_tokens, u->cached_tokens, u->completion_tokens);

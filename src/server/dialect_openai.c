@@ -17,52 +17,36 @@ static const char *openai_finish(const struct dialect_choice *c)
 static void openai_head(struct json_writer *w, const struct dialect_head *h, const char *object)
 {
     json_begin_object(w);
-    json_key(w, "id");
-    json_str(w, h->id);
-    json_key(w, "object");
-    json_str(w, object);
-    json_key(w, "created");
-    json_int(w, h->created);
-    json_key(w, "model");
-    json_str(w, h->model);
-    json_key(w, "system_fingerprint");
-    json_str(w, h->fingerprint);
+    json_field_str(w, "id", h->id);
+    json_field_str(w, "object", object);
+    json_field_int(w, "created", h->created);
+    json_field_str(w, "model", h->model);
+    json_field_str(w, "system_fingerprint", h->fingerprint);
 }
 
 static void openai_rate(struct json_writer *w, const char *name, int64_t n, int64_t us)
 {
     char key[48];
     snprintf(key, sizeof(key), "%s_n", name);
-    json_key(w, key);
-    json_int(w, n);
+    json_field_int(w, key, n);
     snprintf(key, sizeof(key), "%s_ms", name);
-    json_key(w, key);
-    json_double(w, (double)us / 1000);
+    json_field_double(w, key, (double)us / 1000);
     snprintf(key, sizeof(key), "%s_per_second", name);
-    json_key(w, key);
-    json_double(w, us > 0 ? (double)n * 1e6 / (double)us : 0);
+    json_field_double(w, key, us > 0 ? (double)n * 1e6 / (double)us : 0);
 }
 
 /* usage as OpenAI has it; timings as llama.cpp's clients read them. */
 static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
 {
-    json_key(w, "usage");
-    json_begin_object(w);
-    json_key(w, "prompt_tokens");
-    json_int(w, u->prompt_tokens);
-    json_key(w, "completion_tokens");
-    json_int(w, u->completion_tokens);
-    json_key(w, "total_tokens");
-    json_int(w, u->prompt_tokens + u->completion_tokens);
-    json_key(w, "prompt_tokens_details");
-    json_begin_object(w);
-    json_key(w, "cached_tokens");
-    json_int(w, u->cached_tokens);
+    json_field_object(w, "usage");
+    json_field_int(w, "prompt_tokens", u->prompt_tokens);
+    json_field_int(w, "completion_tokens", u->completion_tokens);
+    json_field_int(w, "total_tokens", u->prompt_tokens + u->completion_tokens);
+    json_field_object(w, "prompt_tokens_details");
+    json_field_int(w, "cached_tokens", u->cached_tokens);
     json_end_object(w);
-    json_key(w, "completion_tokens_details");
-    json_begin_object(w);
-    json_key(w, "reasoning_tokens");
-    json_int(w, u->reasoning_tokens);
+    json_field_object(w, "completion_tokens_details");
+    json_field_int(w, "reasoning_tokens", u->reasoning_tokens);
     json_end_object(w);
     json_end_object(w);
     dialect_timings(w, u);
@@ -70,8 +54,7 @@ static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
 
 void dialect_timings(struct json_writer *w, const struct dialect_usage *u)
 {
-    json_key(w, "timings");
-    json_begin_object(w);
+    json_field_object(w, "timings");
     openai_rate(w, "prompt", u->prompt_tokens, u->prompt_us);
     openai_rate(w, "predicted", u->completion_tokens, u->decode_us);
     json_end_object(w);
@@ -97,8 +80,7 @@ static void openai_event_end(struct buf *out, struct json_writer *w, const struc
 {
     json_end_array(w);
     if (h->includes_usage) {
-        json_key(w, "usage");
-        json_null(w);
+        json_field_null(w, "usage");
     }
     json_end_object(w);
     buf_add_str(out, "\n\n");
@@ -111,8 +93,7 @@ static void openai_close(struct buf *out, const struct dialect_head *h,
         struct json_writer w;
         openai_event_begin(out, &w);
         openai_head(&w, h, object);
-        json_key(&w, "choices");
-        json_begin_array(&w);
+        json_field_array(&w, "choices");
         json_end_array(&w);
         openai_usage(&w, u);
         json_end_object(&w);
@@ -139,23 +120,17 @@ static void openai_call(struct json_writer *w, const struct part *p, bool is_str
     bool has_head = !is_stream || p->kind == PART_CALL_BEGIN;
     json_begin_object(w);
     if (is_stream) {
-        json_key(w, "index");
-        json_int(w, p->call);
+        json_field_int(w, "index", p->call);
     }
     if (has_head) {
-        json_key(w, "id");
-        json_str(w, p->id);
-        json_key(w, "type");
-        json_str(w, "function");
+        json_field_str(w, "id", p->id);
+        json_field_str(w, "type", "function");
     }
-    json_key(w, "function");
-    json_begin_object(w);
+    json_field_object(w, "function");
     if (has_head) {
-        json_key(w, "name");
-        json_str(w, p->name);
+        json_field_str(w, "name", p->name);
     }
-    json_key(w, "arguments");
-    json_strn(w, p->kind == PART_CALL_BEGIN ? "" : p->text, p->n);
+    json_field_strn(w, "arguments", p->kind == PART_CALL_BEGIN ? "" : p->text, p->n);
     json_end_object(w);
     json_end_object(w);
 }
@@ -165,13 +140,12 @@ static void openai_delta(struct json_writer *w, const struct part *p)
     switch (p->kind) {
     case PART_REASONING:
     case PART_CONTENT:
-        json_key(w, p->kind == PART_CONTENT ? "content" : "reasoning_content");
-        json_strn(w, p->text, p->n);
+        json_field_strn(w, p->kind == PART_CONTENT ? "content" : "reasoning_content", p->text,
+                        p->n);
         break;
     case PART_CALL_BEGIN:
     case PART_CALL_ARGUMENTS:
-        json_key(w, "tool_calls");
-        json_begin_array(w);
+        json_field_array(w, "tool_calls");
         openai_call(w, p, true);
         json_end_array(w);
         break;
@@ -187,16 +161,12 @@ static void openai_chat_chunk(struct buf *out, const struct dialect_head *h,
     struct json_writer w;
     openai_event_begin(out, &w);
     openai_head(&w, h, CHAT_CHUNK);
-    json_key(&w, "choices");
-    json_begin_array(&w);
+    json_field_array(&w, "choices");
     json_begin_object(&w);
-    json_key(&w, "index");
-    json_int(&w, c->index);
-    json_key(&w, "delta");
-    json_begin_object(&w);
+    json_field_int(&w, "index", c->index);
+    json_field_object(&w, "delta");
     if (has_role) {
-        json_key(&w, "role");
-        json_str(&w, "assistant");
+        json_field_str(&w, "role", "assistant");
     }
     if (p)
         openai_delta(&w, p);
@@ -204,8 +174,7 @@ static void openai_chat_chunk(struct buf *out, const struct dialect_head *h,
     if (p && p->kind == PART_CONTENT && !has_role) {
         dialect_chat_logprobs(&w, h, c);
     } else {
-        json_key(&w, "logprobs");
-        json_null(&w);
+        json_field_null(&w, "logprobs");
     }
     openai_finish_reason(&w, c);
     json_end_object(&w);
@@ -282,8 +251,7 @@ static bool openai_has(const struct dialect_choice *c, enum part_kind kind)
 static void openai_message(struct json_writer *w, const struct dialect_choice *c)
 {
     json_begin_object(w);
-    json_key(w, "role");
-    json_str(w, "assistant");
+    json_field_str(w, "role", "assistant");
     json_key(w, "content");
     if (c->n_calls > 0 && !openai_has(c, PART_CONTENT))
         json_null(w);
@@ -293,11 +261,9 @@ static void openai_message(struct json_writer *w, const struct dialect_choice *c
         json_key(w, "reasoning_content");
         openai_joined(w, c, PART_REASONING);
     }
-    json_key(w, "refusal");
-    json_null(w);
+    json_field_null(w, "refusal");
     if (c->n_calls > 0) {
-        json_key(w, "tool_calls");
-        json_begin_array(w);
+        json_field_array(w, "tool_calls");
         for (size_t i = 0; i < c->n_parts; i++)
             if (c->parts[i].kind == PART_CALL_ARGUMENTS)
                 openai_call(w, &c->parts[i], false);
@@ -313,12 +279,10 @@ static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
     struct json_writer w;
     json_writer_init(&w, out);
     openai_head(&w, h, "chat.completion");
-    json_key(&w, "choices");
-    json_begin_array(&w);
+    json_field_array(&w, "choices");
     for (int32_t i = 0; i < n; i++) {
         json_begin_object(&w);
-        json_key(&w, "index");
-        json_int(&w, c[i].index);
+        json_field_int(&w, "index", c[i].index);
         json_key(&w, "message");
         openai_message(&w, &c[i]);
         dialect_chat_logprobs(&w, h, &c[i]);
@@ -348,15 +312,12 @@ static void openai_text_choice(struct json_writer *w, const struct dialect_head 
                                const struct dialect_choice *c, const struct part *p)
 {
     json_begin_object(w);
-    json_key(w, "text");
-    json_strn(w, p ? p->text : "", p ? p->n : 0);
-    json_key(w, "index");
-    json_int(w, c->index);
+    json_field_strn(w, "text", p ? p->text : "", p ? p->n : 0);
+    json_field_int(w, "index", c->index);
     if (p) {
         dialect_text_logprobs(w, h, c);
     } else {
-        json_key(w, "logprobs");
-        json_null(w);
+        json_field_null(w, "logprobs");
     }
     dialect_prompt_logprobs(w, h, c);
     openai_finish_reason(w, c);
@@ -370,8 +331,7 @@ static void openai_text_part(struct buf *out, const struct dialect_head *h,
     struct json_writer w;
     openai_event_begin(out, &w);
     openai_head(&w, h, "text_completion");
-    json_key(&w, "choices");
-    json_begin_array(&w);
+    json_field_array(&w, "choices");
     openai_text_choice(&w, h, c, p);
     openai_event_end(out, &w, h);
 }
@@ -405,8 +365,7 @@ static void openai_text_whole(struct buf *out, const struct dialect_head *h,
     struct json_writer w;
     json_writer_init(&w, out);
     openai_head(&w, h, "text_completion");
-    json_key(&w, "choices");
-    json_begin_array(&w);
+    json_field_array(&w, "choices");
     for (int32_t i = 0; i < n; i++) /* all of it is one part of content */
         openai_text_choice(&w, h, &c[i], c[i].n_parts > 0 ? c[i].parts : &nothing);
     json_end_array(&w);

@@ -13,19 +13,14 @@ static void signal_whole(struct buf *out, const struct dialect_head *h,
     int n_minimum = snprintf(minimum, sizeof(minimum), "%.7g", (double)s->minimum);
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "bins");
-    json_begin_array(&w);
+    json_field_array(&w, "bins");
     for (int32_t i = 0; i < s->n_bins; i++)
         json_int(&w, s->bins[i]);
     json_end_array(&w);
-    json_key(&w, "count");
-    json_int(&w, s->n_bins);
-    json_key(&w, "minimum");
-    json_raw(&w, minimum, (size_t)n_minimum);
-    json_key(&w, "vocab");
-    json_int(&w, h->n_vocab);
-    json_key(&w, "prompt_tokens");
-    json_int(&w, u->prompt_tokens);
+    json_field_int(&w, "count", s->n_bins);
+    json_field_raw(&w, "minimum", minimum, (size_t)n_minimum);
+    json_field_int(&w, "vocab", h->n_vocab);
+    json_field_int(&w, "prompt_tokens", u->prompt_tokens);
     json_end_object(&w);
 }
 

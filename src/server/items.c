@@ -98,8 +98,7 @@ static void items_begin_message(struct items *x, struct json_writer *w, const ch
         buf_add_char(&x->messages, ',');
     json_writer_init(w, &x->messages);
     json_begin_object(w);
-    json_key(w, "role");
-    json_str(w, role);
+    json_field_str(w, "role", role);
 }
 
 /* The assistant's message is whole. */
@@ -114,8 +113,7 @@ static void items_flush(struct items *x)
         else
             json_null(&w);
         if (x->reasoning.len > 0) {
-            json_key(&w, "reasoning_content");
-            json_strn(&w, x->reasoning.data, x->reasoning.len);
+            json_field_strn(&w, "reasoning_content", x->reasoning.data, x->reasoning.len);
         }
         if (x->has_calls) {
             json_key(&w, "tool_calls");
@@ -137,11 +135,9 @@ static void items_add_message(struct items *x, const char *role, const struct bu
     items_flush(x);
     items_begin_message(x, &w, role);
     if (call_id) {
-        json_key(&w, "tool_call_id");
-        json_strn(&w, call_id->text, call_id->len);
+        json_field_strn(&w, "tool_call_id", call_id->text, call_id->len);
     }
-    json_key(&w, "content");
-    json_strn(&w, text->data, text->len);
+    json_field_strn(&w, "content", text->data, text->len);
     json_end_object(&w);
 }
 
@@ -226,14 +222,10 @@ static bool items_call(struct items *x, const struct json *item, const char *whe
     x->is_open = x->has_calls = true;
     json_writer_init(&w, &x->calls);
     json_begin_object(&w);
-    json_key(&w, "id");
-    json_strn(&w, id->text, id->len);
-    json_key(&w, "type");
-    json_str(&w, "function");
-    json_key(&w, "function");
-    json_begin_object(&w);
-    json_key(&w, "name");
-    json_strn(&w, name->text, name->len);
+    json_field_strn(&w, "id", id->text, id->len);
+    json_field_str(&w, "type", "function");
+    json_field_object(&w, "function");
+    json_field_strn(&w, "name", name->text, name->len);
     json_key(&w, "arguments");
     if (is_custom) {
         json_begin_object(&w);
@@ -356,10 +348,8 @@ bool items_write_messages(struct items *x, struct buf *out, struct api_error *e)
     if (x->system.len > 0) {
         json_writer_init(&w, out);
         json_begin_object(&w);
-        json_key(&w, "role");
-        json_str(&w, "system");
-        json_key(&w, "content");
-        json_strn(&w, x->system.data, x->system.len);
+        json_field_str(&w, "role", "system");
+        json_field_strn(&w, "content", x->system.data, x->system.len);
         json_end_object(&w);
         if (x->messages.len > 0)
             buf_add_char(out, ',');
@@ -388,13 +378,10 @@ static void items_write_part(struct json_writer *w, const struct json *text, boo
 {
     json_begin_array(w);
     json_begin_object(w);
-    json_key(w, "type");
-    json_str(w, is_answer ? "output_text" : "input_text");
-    json_key(w, "text");
-    json_strn(w, text->text, text->len);
+    json_field_str(w, "type", is_answer ? "output_text" : "input_text");
+    json_field_strn(w, "text", text->text, text->len);
     if (is_answer) {
-        json_key(w, "annotations");
-        json_raw(w, "[]", 2);
+        json_field_raw(w, "annotations", "[]", 2);
     }
     json_end_object(w);
     json_end_array(w);
@@ -422,8 +409,7 @@ static void items_write_item(struct json_writer *w, const struct json *item, con
     else
         json_str(w, is_message ? "message" : "item_reference");
     if (is_message && !json_get_set(item, "status")) {
-        json_key(w, "status");
-        json_str(w, "completed");
+        json_field_str(w, "status", "completed");
     }
     for (size_t i = 0; i < item->n; i++) {
         const struct json_member *m = &item->members[i];

@@ -116,8 +116,7 @@ static void messages_write_function(struct messages_writer *m, const struct json
             json_value(&m->w, &f->members[i].value);
     }
     if (!json_get(f, "arguments")) {
-        json_key(&m->w, "arguments");
-        json_begin_object(&m->w);
+        json_field_object(&m->w, "arguments");
         json_end_object(&m->w);
     }
     json_end_object(&m->w);
@@ -195,8 +194,7 @@ static void messages_write_reasoning(struct messages_writer *m, const struct jso
     for (size_t i = 0; i < ARRAY_LEN(reasoning_names) && !v; i++)
         v = json_get_set(message, reasoning_names[i]);
     for (size_t i = 0; v && i < 2; i++) {
-        json_key(&m->w, reasoning_names[i]);
-        json_value(&m->w, v);
+        json_field_value(&m->w, reasoning_names[i], v);
     }
 }
 
@@ -299,8 +297,7 @@ static bool messages_write_run_calls(struct messages_writer *m, const struct jso
     }
     if (!has_any)
         return true;
-    json_key(&m->w, "tool_calls");
-    json_begin_array(&m->w);
+    json_field_array(&m->w, "tool_calls");
     for (size_t i = 0; i < n && is_fine; i++) {
         const struct json *v = json_get_set(&run[i], "tool_calls");
         is_fine = !v || messages_write_each_call(m, v, index + i);
@@ -353,8 +350,7 @@ static bool messages_write_tools(struct messages_writer *m, const struct json *b
             return api_error_set(m->e, 400, NULL, "tools", "tools[%zu]: must be an object", i);
     if (tools->n == 0 || json_str_eq(json_get_set(body, "tool_choice"), "none"))
         return true;
-    json_key(&m->w, "tools");
-    json_value(&m->w, tools);
+    json_field_value(&m->w, "tools", tools);
     return true;
 }
 
@@ -368,8 +364,7 @@ static void messages_write_reasoning_switches(struct messages_writer *m, const s
     for (size_t i = 0; i < ARRAY_LEN(names) && is_set; i++) {
         if (json_get(kwargs, names[i]))
             continue;
-        json_key(&m->w, names[i]);
-        json_bool(&m->w, m->flags & MESSAGES_FLAG_THOUGHT);
+        json_field_bool(&m->w, names[i], m->flags & MESSAGES_FLAG_THOUGHT);
     }
     if (!effort || json_get(kwargs, "reasoning_effort"))
         return;
@@ -393,8 +388,7 @@ static bool messages_write_extra(struct messages_writer *m, const struct json *b
                              "chat_template_kwargs: must be an object");
     const struct json *documents = json_get_set(body, "documents");
     if (documents && !json_get(kwargs, "documents")) {
-        json_key(&m->w, "documents");
-        json_value(&m->w, documents);
+        json_field_value(&m->w, "documents", documents);
     }
     messages_write_reasoning_switches(m, body, kwargs);
     for (size_t i = 0; kwargs && i < kwargs->n; i++) {
@@ -403,8 +397,7 @@ static bool messages_write_extra(struct messages_writer *m, const struct json *b
             is_own = is_own || strcmp(kwargs->members[i].key, own[k]) == 0;
         if (is_own)
             continue;
-        json_key(&m->w, kwargs->members[i].key);
-        json_value(&m->w, &kwargs->members[i].value);
+        json_field_value(&m->w, kwargs->members[i].key, &kwargs->members[i].value);
     }
     return true;
 }
@@ -419,8 +412,7 @@ bool messages_write(const struct json *body, unsigned flags, struct buf *out,
         return api_error_set(e, 400, NULL, "messages", "messages: must be a non-empty array");
     json_writer_init(&m.w, out);
     json_begin_object(&m.w);
-    json_key(&m.w, "messages");
-    json_begin_array(&m.w);
+    json_field_array(&m.w, "messages");
     if (!messages_write_all(&m, messages))
         return false;
     json_end_array(&m.w);

@@ -282,8 +282,7 @@ static void metrics_json_histogram(struct json_writer *w, const struct histogram
     int64_t below = 0;
     int n = h->bounds ? h->bounds->n : 0;
     json_begin_object(w);
-    json_key(w, "sum");
-    json_double(w, h->sum);
+    json_field_double(w, "sum", h->sum);
     json_key(w, "buckets"); /* [bound, values up to it]; null is no bound */
     json_begin_array(w);
     for (int i = 0; i <= n; i++) {
@@ -297,8 +296,7 @@ static void metrics_json_histogram(struct json_writer *w, const struct histogram
         json_end_array(w);
     }
     json_end_array(w);
-    json_key(w, "count");
-    json_int(w, below);
+    json_field_int(w, "count", below);
     json_end_object(w);
 }
 
@@ -315,8 +313,7 @@ static void metrics_json_family(struct json_writer *w, const struct metrics *m,
         }
         json_begin_object(w);
         for (size_t k = 0; k < n; k++) {
-            json_key(w, rows[k].field);
-            json_int(w, metrics_int(m, &rows[k], i));
+            json_field_int(w, rows[k].field, metrics_int(m, &rows[k], i));
         }
         json_end_object(w);
     }
@@ -359,8 +356,7 @@ void metrics_write_json(struct server *s, struct buf *out)
 
 static void metrics_schema_member(struct json_writer *w, const char *key, const char *value)
 {
-    json_key(w, key);
-    json_str(w, value);
+    json_field_str(w, key, value);
 }
 
 static void metrics_schema_int(struct json_writer *w, const char *doc)
@@ -383,8 +379,7 @@ static void metrics_schema_family(struct json_writer *w, const struct metrics_ro
     if (rows->field) {
         json_begin_object(w);
         metrics_schema_member(w, "type", "object");
-        json_key(w, "properties");
-        json_begin_object(w);
+        json_field_object(w, "properties");
         for (size_t i = 0; i < n; i++) {
             json_key(w, rows[i].field);
             metrics_schema_int(w, rows[i].doc);
@@ -404,8 +399,7 @@ void metrics_write_schema(struct json_writer *w)
     buf_init(&text, MEM_CAT_SERVER, 1 << 16);
     json_begin_object(w);
     metrics_schema_member(w, "type", "object");
-    json_key(w, "properties");
-    json_begin_object(w);
+    json_field_object(w, "properties");
     for (size_t i = 0; i < ARRAY_LEN(metrics_table); i += n) {
         const struct metrics_row *r = &metrics_table[i];
         n = metrics_family(r);
@@ -422,8 +416,7 @@ void metrics_write_schema(struct json_writer *w)
         }
     }
     json_end_object(w);
-    json_key(w, "required");
-    json_begin_array(w);
+    json_field_array(w, "required");
     for (size_t i = 0; i < ARRAY_LEN(metrics_table); i += metrics_family(&metrics_table[i]))
         json_str(w, metrics_table[i].key);
     json_end_array(w);

@@ -126,22 +126,19 @@ static void openapi_schema(struct openapi *o, const char *key, const char *type,
     struct buf text;
     buf_init(&text, MEM_CAT_SERVER, 1 << 20);
     schema_write(&text, type, false, doc);
-    json_key(&o->w, key);
-    json_raw(&o->w, text.data, text.len);
+    json_field_raw(&o->w, key, text.data, text.len);
     o->out->failed = o->out->failed || text.failed;
     buf_release(&text);
 }
 
 static void openapi_string(struct openapi *o, const char *key, const char *value)
 {
-    json_key(&o->w, key);
-    json_str(&o->w, value);
+    json_field_str(&o->w, key, value);
 }
 
 static void openapi_begin(struct openapi *o, const char *key)
 {
-    json_key(&o->w, key);
-    json_begin_object(&o->w);
+    json_field_object(&o->w, key);
 }
 
 static void openapi_end(struct openapi *o)
@@ -175,8 +172,7 @@ static void openapi_parameter(struct openapi *o, const char *name, bool is_query
     json_begin_object(&o->w);
     openapi_string(o, "name", name);
     openapi_string(o, "in", is_query ? "query" : "path");
-    json_key(&o->w, "required");
-    json_bool(&o->w, !is_query);
+    json_field_bool(&o->w, "required", !is_query);
     openapi_string(o, "description", doc);
     openapi_schema(o, "schema", type, NULL);
     openapi_end(o);
@@ -187,8 +183,7 @@ static void openapi_parameters(struct openapi *o, const struct openapi_route *r,
 {
     if (!r->is_prefix)
         return;
-    json_key(&o->w, "parameters");
-    json_begin_array(&o->w);
+    json_field_array(&o->w, "parameters");
     openapi_parameter(o, "id", false, "string(1)",
                       op->operation == OPENAPI_CANCEL  ? "of requests: their x-request-id"
                       : op->operation == OPENAPI_MODEL ? "of the model"
@@ -221,11 +216,9 @@ static void openapi_stream(struct openapi *o, const struct operation *op)
     openapi_string(o, "type", "object");
     openapi_begin(o, "properties");
     openapi_schema(o, "event", "string", NULL);
-    json_key(&o->w, "data");
-    json_raw(&o->w, data, strlen(data));
+    json_field_raw(&o->w, "data", data, strlen(data));
     openapi_end(o);
-    json_key(&o->w, "required");
-    json_raw(&o->w, "[\"data\"]", 8);
+    json_field_raw(&o->w, "required", "[\"data\"]", 8);
     openapi_end(o);
     openapi_end(o);
 }
@@ -295,20 +288,17 @@ static void openapi_operation(struct openapi *o, const struct openapi_route *r,
     openapi_begin(o, r->method);
     openapi_id(o, r, path);
     openapi_string(o, "summary", op->summary);
-    json_key(&o->w, "tags");
-    json_begin_array(&o->w);
+    json_field_array(&o->w, "tags");
     json_str(&o->w, op->tag);
     json_end_array(&o->w);
     if (r->is_open) {
-        json_key(&o->w, "security");
-        json_begin_array(&o->w);
+        json_field_array(&o->w, "security");
         json_end_array(&o->w);
     }
     openapi_parameters(o, r, op);
     if (op->body) {
         openapi_begin(o, "requestBody");
-        json_key(&o->w, "required");
-        json_bool(&o->w, true);
+        json_field_bool(&o->w, "required", true);
         openapi_begin(o, "content");
         openapi_json_content(o, op->body);
         openapi_end(o);
@@ -366,8 +356,7 @@ static void openapi_bodies(struct openapi *o)
     for (size_t i = 0; i < ARRAY_LEN(bodies); i++) {
         buf_reset(&text);
         fields_write_schema(&text, bodies[i].route, bodies[i].required, bodies[i].more);
-        json_key(&o->w, bodies[i].name);
-        json_raw(&o->w, text.data, text.len);
+        json_field_raw(&o->w, bodies[i].name, text.data, text.len);
     }
     buf_release(&text);
 }
@@ -445,11 +434,9 @@ static void openapi_security(struct openapi *o)
     static const char schemes[] =
         "{\"bearer\":{\"type\":\"http\",\"scheme\":\"bearer\"},"
         "\"key\":{\"type\":\"apiKey\",\"in\":\"header\",\"name\":\"x-api-key\"}}";
-    json_key(&o->w, "securitySchemes");
-    json_raw(&o->w, schemes, strlen(schemes));
+    json_field_raw(&o->w, "securitySchemes", schemes, strlen(schemes));
     openapi_end(o); /* of the components */
-    json_key(&o->w, "security");
-    json_raw(&o->w, requirement, strlen(requirement));
+    json_field_raw(&o->w, "security", requirement, strlen(requirement));
 }
 
 void openapi_write(struct buf *out, const struct openapi_route *routes, size_t n,

@@ -91,8 +91,7 @@ static bool claude_write_system(struct claude *q)
     if (is_empty)
         return true;
     json_begin_object(&q->w);
-    json_key(&q->w, "role");
-    json_str(&q->w, "system");
+    json_field_str(&q->w, "role", "system");
     json_key(&q->w, "content");
     if (!claude_write_texts(q, v, "system", ""))
         return false;
@@ -170,13 +169,10 @@ static bool claude_write_result(struct claude *q, const struct json *block, cons
     if (!json_is(id, JSON_TYPE_STRING))
         return claude_refuse(q, where, "a tool_result needs a tool_use_id");
     json_begin_object(&q->w);
-    json_key(&q->w, "role");
-    json_str(&q->w, "tool");
-    json_key(&q->w, "tool_call_id");
-    json_value(&q->w, id);
+    json_field_str(&q->w, "role", "tool");
+    json_field_value(&q->w, "tool_call_id", id);
     if (json_is(name, JSON_TYPE_STRING)) {
-        json_key(&q->w, "name");
-        json_value(&q->w, name);
+        json_field_value(&q->w, "name", name);
     }
     json_key(&q->w, "content");
     if (!claude_write_texts(q, json_get_set(block, "content"), where, has_failed ? "Error: " : ""))
@@ -199,10 +195,8 @@ static bool claude_write_user_texts(struct claude *q, const struct claude_turn *
     if (n == 0 && n_results > 0)
         return true;
     json_begin_object(&q->w);
-    json_key(&q->w, "role");
-    json_str(&q->w, "user");
-    json_key(&q->w, "content");
-    json_begin_array(&q->w);
+    json_field_str(&q->w, "role", "user");
+    json_field_array(&q->w, "content");
     for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);) {
         if (claude_is_at(&at, "tool_result"))
             continue;
@@ -210,10 +204,8 @@ static bool claude_write_user_texts(struct claude *q, const struct claude_turn *
         if (!s)
             return false;
         json_begin_object(&q->w);
-        json_key(&q->w, "type");
-        json_str(&q->w, "text");
-        json_key(&q->w, "text");
-        json_value(&q->w, s);
+        json_field_str(&q->w, "type", "text");
+        json_field_value(&q->w, "text", s);
         json_end_object(&q->w);
     }
     json_end_array(&q->w);
@@ -239,17 +231,12 @@ static bool claude_write_call(struct claude *q, const struct json *block, const 
         return claude_refuse(q, where,
                              "a tool_use needs an id, a name and an input that is an object");
     json_begin_object(&q->w);
-    json_key(&q->w, "id");
-    json_value(&q->w, id);
-    json_key(&q->w, "type");
-    json_str(&q->w, "function");
-    json_key(&q->w, "function");
-    json_begin_object(&q->w);
-    json_key(&q->w, "name");
-    json_value(&q->w, name);
+    json_field_value(&q->w, "id", id);
+    json_field_str(&q->w, "type", "function");
+    json_field_object(&q->w, "function");
+    json_field_value(&q->w, "name", name);
     if (input) {
-        json_key(&q->w, "arguments");
-        json_value(&q->w, input);
+        json_field_value(&q->w, "arguments", input);
     }
     json_end_object(&q->w);
     json_end_object(&q->w);
@@ -287,11 +274,9 @@ static bool claude_write_said(struct claude *q, const struct claude_turn *turn,
                               const struct claude_said *said)
 {
     json_begin_object(&q->w);
-    json_key(&q->w, "role");
-    json_str(&q->w, "assistant");
+    json_field_str(&q->w, "role", "assistant");
     if (said->thinking.len > 0) {
-        json_key(&q->w, "reasoning_content");
-        json_strn(&q->w, said->thinking.data, said->thinking.len);
+        json_field_strn(&q->w, "reasoning_content", said->thinking.data, said->thinking.len);
     }
     json_key(&q->w, "content");
     if (said->n_texts > 0 || said->n_calls == 0)
@@ -299,8 +284,7 @@ static bool claude_write_said(struct claude *q, const struct claude_turn *turn,
     else
         json_null(&q->w);
     if (said->n_calls > 0) {
-        json_key(&q->w, "tool_calls");
-        json_begin_array(&q->w);
+        json_field_array(&q->w, "tool_calls");
         for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);)
             if (claude_is_at(&at, "tool_use") && !claude_write_call(q, at.block, at.where))
                 return false;
@@ -344,8 +328,7 @@ static bool claude_write_plain(struct claude *q, const struct json *message, siz
     char where[48];
     snprintf(where, sizeof(where), "messages[%zu].content", i);
     json_begin_object(&q->w);
-    json_key(&q->w, "role");
-    json_value(&q->w, json_get(message, "role"));
+    json_field_value(&q->w, "role", json_get(message, "role"));
     json_key(&q->w, "content");
     if (!claude_write_texts(q, json_get(message, "content"), where, ""))
         return false;
@@ -367,8 +350,7 @@ static bool claude_write_messages(struct claude *q)
     const struct json *messages = json_get_set(q->body, "messages");
     if (!json_is(messages, JSON_TYPE_ARRAY) || messages->n == 0)
         return claude_refuse(q, "messages", "must be a non-empty array");
-    json_key(&q->w, "messages");
-    json_begin_array(&q->w);
+    json_field_array(&q->w, "messages");
     if (!claude_write_system(q))
         return false;
     for (size_t i = 0; i < messages->n; i++)
@@ -411,16 +393,13 @@ static bool claude_write_tool(struct claude *q, const struct json *tool, size_t 
     if (!json_is(json_get(tool, "name"), JSON_TYPE_STRING) || !json_is(schema, JSON_TYPE_OBJECT))
         return claude_refuse(q, where, "needs a name and an input_schema that is an object");
     json_begin_object(&q->w);
-    json_key(&q->w, "type");
-    json_str(&q->w, "function");
-    json_key(&q->w, "function");
-    json_begin_object(&q->w);
+    json_field_str(&q->w, "type", "function");
+    json_field_object(&q->w, "function");
     for (size_t k = 0; k < ARRAY_LEN(members); k++) {
         const struct json *v = json_get_set(tool, members[k][1]);
         if (!v)
             continue;
-        json_key(&q->w, members[k][0]);
-        json_value(&q->w, v);
+        json_field_value(&q->w, members[k][0], v);
     }
     json_end_object(&q->w);
     json_end_object(&q->w);
@@ -439,26 +418,20 @@ static bool claude_write_tool_choice(struct claude *q)
     if (alone && !json_is(alone, JSON_TYPE_BOOL))
         return claude_refuse(q, "tool_choice", "disable_parallel_tool_use must be true or false");
     if (alone && alone->boolean) {
-        json_key(&q->w, "parallel_tool_calls");
-        json_bool(&q->w, false);
+        json_field_bool(&q->w, "parallel_tool_calls", false);
     }
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
         if (claude_is(v, kinds[i][0])) {
-            json_key(&q->w, "tool_choice");
-            json_str(&q->w, kinds[i][1]);
+            json_field_str(&q->w, "tool_choice", kinds[i][1]);
             return true;
         }
     if (!claude_is(v, "tool") || !json_is(name, JSON_TYPE_STRING))
         return claude_refuse(q, "tool_choice",
                              "must be an object of type auto, any, none, or tool with a name");
-    json_key(&q->w, "tool_choice");
-    json_begin_object(&q->w);
-    json_key(&q->w, "type");
-    json_str(&q->w, "function");
-    json_key(&q->w, "function");
-    json_begin_object(&q->w);
-    json_key(&q->w, "name");
-    json_value(&q->w, name);
+    json_field_object(&q->w, "tool_choice");
+    json_field_str(&q->w, "type", "function");
+    json_field_object(&q->w, "function");
+    json_field_value(&q->w, "name", name);
     json_end_object(&q->w);
     json_end_object(&q->w);
     return true;
@@ -470,8 +443,7 @@ static bool claude_write_tools(struct claude *q)
     if (tools && !json_is(tools, JSON_TYPE_ARRAY))
         return claude_refuse(q, "tools", "must be an array");
     if (tools) {
-        json_key(&q->w, "tools");
-        json_begin_array(&q->w);
+        json_field_array(&q->w, "tools");
         for (size_t i = 0; i < tools->n; i++)
             if (!claude_write_tool(q, &tools->items[i], i))
                 return false;
@@ -516,8 +488,7 @@ static void claude_write_fields(struct claude *q)
         const struct json *v = json_get_set(q->body, names[i][0]);
         if (!v)
             continue;
-        json_key(&q->w, names[i][1]);
-        json_value(&q->w, v);
+        json_field_value(&q->w, names[i][1], v);
     }
 }
 
@@ -599,8 +570,7 @@ void prepare_count_tokens(const struct prepare_context *ctx, const struct json *
         struct json_writer w;
         json_writer_init(&w, &p->reply);
         json_begin_object(&w);
-        json_key(&w, "input_tokens");
-        json_int(&w, ids.n);
+        json_field_int(&w, "input_tokens", ids.n);
         json_end_object(&w);
     }
     claude_rename(&p->error);

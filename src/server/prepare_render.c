@@ -24,11 +24,9 @@ static bool prepare_own(const struct prepare_context *ctx, bool adds_generation_
         if (tokens[i].id < 0) /* undefined, as in Hugging Face */
             continue;
         struct tokenizer_str s = tokenizer_piece(t, tokens[i].id);
-        json_key(&w, tokens[i].name);
-        json_strn(&w, s.data, s.len);
+        json_field_strn(&w, tokens[i].name, s.data, s.len);
     }
-    json_key(&w, "add_generation_prompt");
-    json_bool(&w, adds_generation_prompt);
+    json_field_bool(&w, "add_generation_prompt", adds_generation_prompt);
     json_end_object(&w);
     enum err_code code = json_parse(own, text.data, text.len, 1 << 20, &err);
     buf_release(&text);

@@ -296,18 +296,15 @@ static void responses_options(const struct responses *q, struct json_writer *w)
     for (size_t i = 0; i < ARRAY_LEN(same); i++)
         prepare_responses_copy(w, q->body, same[i]);
     if (q->fields.max_completion_tokens != FIELDS_UNSET) {
-        json_key(w, "max_completion_tokens");
-        json_int(w, q->fields.max_completion_tokens);
+        json_field_int(w, "max_completion_tokens", q->fields.max_completion_tokens);
     }
     if (q->fields.logprobs) {
-        json_key(w, "logprobs");
-        json_bool(w, true);
-        json_key(w, "top_logprobs");
-        json_int(w, q->fields.n_logprobs == FIELDS_UNSET ? 0 : q->fields.n_logprobs);
+        json_field_bool(w, "logprobs", true);
+        json_field_int(w, "top_logprobs",
+                       q->fields.n_logprobs == FIELDS_UNSET ? 0 : q->fields.n_logprobs);
     }
     if (q->effort) {
-        json_key(w, "reasoning_effort");
-        json_value(w, q->effort);
+        json_field_value(w, "reasoning_effort", q->effort);
     }
 }
 
@@ -320,11 +317,9 @@ static bool responses_write_chat(struct responses *q, int32_t n_skip, int32_t *n
     bool is_fine = responses_messages(q, n_skip, n_users, &messages, e);
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "messages");
-    json_raw(&w, messages.data, messages.len);
+    json_field_raw(&w, "messages", messages.data, messages.len);
     if (q->tools.len > 0) {
-        json_key(&w, "tools");
-        json_begin_array(&w);
+        json_field_array(&w, "tools");
         json_raw(&w, q->tools.data, q->tools.len);
         json_end_array(&w);
     }
@@ -423,8 +418,7 @@ static void responses_frame_float(struct json_writer *w, const char *name, float
 {
     char text[32];
     int n = snprintf(text, sizeof(text), "%.7g", (double)v);
-    json_key(w, name);
-    json_raw(w, text, (size_t)n);
+    json_field_raw(w, name, text, (size_t)n);
 }
 
 /* Members of the object that the answer does not change. */
@@ -437,10 +431,8 @@ static void responses_write_frame(const struct responses *q, const struct prepar
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     json_writer_init(&w, &text);
     json_begin_object(&w);
-    json_key(&w, "model");
-    json_str(&w, q->ctx->model_id);
-    json_key(&w, "system_fingerprint");
-    json_str(&w, q->ctx->model->engine->info.fingerprint);
+    json_field_str(&w, "model", q->ctx->model_id);
+    json_field_str(&w, "system_fingerprint", q->ctx->model->engine->info.fingerprint);
     responses_frame_value(&w, body, "instructions", "null");
     responses_frame_value(&w, body, "previous_response_id", "null");
     responses_frame_value(&w, body, "max_output_tokens", "null");
@@ -450,31 +442,25 @@ static void responses_write_frame(const struct responses *q, const struct prepar
     responses_frame_value(&w, body, "top_logprobs", "0");
     responses_frame_value(&w, body, "parallel_tool_calls", "true");
     responses_frame_value(&w, body, "tool_choice", "\"auto\"");
-    json_key(&w, "tools");
-    json_begin_array(&w);
+    json_field_array(&w, "tools");
     json_raw(&w, q->served.data, q->served.len);
     json_end_array(&w);
-    json_key(&w, "text");
-    json_begin_object(&w);
-    json_key(&w, "format");
-    json_raw(&w, "{\"type\":\"text\"}", 15);
+    json_field_object(&w, "text");
+    json_field_raw(&w, "format", "{\"type\":\"text\"}", 15);
     if (q->verbosity)
         responses_frame_string(&w, "verbosity", q->verbosity);
     json_end_object(&w);
-    json_key(&w, "reasoning");
-    json_begin_object(&w);
+    json_field_object(&w, "reasoning");
     responses_frame_string(&w, "effort", q->effort);
     responses_frame_string(&w, "summary", q->summary);
     json_end_object(&w);
     responses_frame_value(&w, body, "truncation", "\"disabled\"");
-    json_key(&w, "store");
-    json_bool(&w, q->r->is_stored);
+    json_field_bool(&w, "store", q->r->is_stored);
     responses_frame_value(&w, body, "metadata", "{}");
     responses_frame_value(&w, body, "user", "null");
     responses_frame_value(&w, body, "safety_identifier", "null");
     responses_frame_value(&w, body, "prompt_cache_key", "null");
-    json_key(&w, "service_tier");
-    json_str(&w, "default");
+    json_field_str(&w, "service_tier", "default");
     json_end_object(&w);
     if (text.len > 2) /* without the braces */
         buf_add(&q->r->frame, text.data + 1, text.len - 2);
@@ -586,10 +572,8 @@ void prepare_response_items(const struct prepare_input *in, const struct json *i
     size_t at = responses_list_start(list, items), n = 0;
     json_writer_init(&w, &p->reply);
     json_begin_object(&w);
-    json_key(&w, "object");
-    json_str(&w, "list");
-    json_key(&w, "data");
-    json_begin_array(&w);
+    json_field_str(&w, "object", "list");
+    json_field_array(&w, "data");
     for (; at < items->n && n < (size_t)list->limit; at++, n++) {
         last = &items->items[list->is_ascending ? at : items->n - 1 - at];
         first = first ? first : last;
@@ -598,7 +582,6 @@ void prepare_response_items(const struct prepare_input *in, const struct json *i
     json_end_array(&w);
     responses_list_id(&w, "first_id", first);
     responses_list_id(&w, "last_id", last);
-    json_key(&w, "has_more");
-    json_bool(&w, at < items->n);
+    json_field_bool(&w, "has_more", at < items->n);
     json_end_object(&w);
 }

@@ -9,8 +9,7 @@ void prepare_responses_copy(struct json_writer *w, const struct json *from, cons
     const struct json *v = json_get_set(from, name);
     if (!v)
         return;
-    json_key(w, name);
-    json_value(w, v);
+    json_field_value(w, name, v);
 }
 
 static void responses_function(struct json_writer *w, const struct json *tool)
@@ -42,11 +41,9 @@ static void responses_custom(struct json_writer *w, const struct json *tool)
     }
     prepare_responses_copy(w, tool, "name");
     if (text.len > 0) {
-        json_key(w, "description");
-        json_strn(w, text.data, text.len);
+        json_field_strn(w, "description", text.data, text.len);
     }
-    json_key(w, "parameters");
-    json_raw(w, parameters, strlen(parameters));
+    json_field_raw(w, "parameters", parameters, strlen(parameters));
     buf_release(&text);
 }
 
@@ -62,10 +59,8 @@ static void responses_add_tool(struct responses *q, const struct json *tool, boo
     json_value(&w, tool);
     json_writer_init(&w, &q->tools);
     json_begin_object(&w);
-    json_key(&w, "type");
-    json_str(&w, "function");
-    json_key(&w, "function");
-    json_begin_object(&w);
+    json_field_str(&w, "type", "function");
+    json_field_object(&w, "function");
     if (is_custom)
         responses_custom(&w, tool);
     else
@@ -159,10 +154,8 @@ bool prepare_responses_choice(const struct responses *q, struct json_writer *w, 
             json_str(w, "auto");
     } else if (is_named && !json_get(v, "function")) {
         json_begin_object(w);
-        json_key(w, "type");
-        json_str(w, "function");
-        json_key(w, "function");
-        json_begin_object(w);
+        json_field_str(w, "type", "function");
+        json_field_object(w, "function");
         prepare_responses_copy(w, v, "name");
         json_end_object(w);
         json_end_object(w);

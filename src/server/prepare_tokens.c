@@ -52,28 +52,23 @@ static void prepare_write_tokens(const struct prepare_context *ctx, const struct
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "tokens");
-    json_begin_array(&w);
+    json_field_array(&w, "tokens");
     for (int32_t i = 0; i < ids->n; i++) {
         if (!f->with_pieces) {
             json_int(&w, ids->ids[i]);
             continue;
         }
         json_begin_object(&w);
-        json_key(&w, "id");
-        json_int(&w, ids->ids[i]);
+        json_field_int(&w, "id", ids->ids[i]);
         json_key(&w, "piece");
         prepare_write_piece(&w, t, ids->ids[i]);
         json_end_object(&w);
     }
     json_end_array(&w);
-    json_key(&w, "count");
-    json_int(&w, ids->n);
-    json_key(&w, "max_model_len");
-    json_int(&w, ctx->model->engine->info.n_ctx);
+    json_field_int(&w, "count", ids->n);
+    json_field_int(&w, "max_model_len", ctx->model->engine->info.n_ctx);
     if (f->return_token_strs) {
-        json_key(&w, "token_strs");
-        json_begin_array(&w);
+        json_field_array(&w, "token_strs");
         for (int32_t i = 0; i < ids->n; i++) {
             struct tokenizer_str s = tokenizer_piece(t, ids->ids[i]);
             json_strn(&w, s.data, s.len);
@@ -137,8 +132,7 @@ void prepare_detokenize(const struct prepare_context *ctx, const struct json *bo
         json_writer_init(&w, &p->reply);
         json_begin_object(&w);
         for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-            json_key(&w, names[i]);
-            json_strn(&w, text.data, text.len);
+            json_field_strn(&w, names[i], text.data, text.len);
         }
         json_end_object(&w);
     }
@@ -157,8 +151,7 @@ void prepare_apply_template(const struct prepare_context *ctx, const struct json
         struct json_writer w;
         json_writer_init(&w, &p->reply);
         json_begin_object(&w);
-        json_key(&w, "prompt");
-        json_strn(&w, text.text.data, text.text.len);
+        json_field_strn(&w, "prompt", text.text.data, text.text.len);
         json_end_object(&w);
     }
     template_output_release(&text);

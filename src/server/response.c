@@ -295,13 +295,10 @@ static void response_write_outcome(const struct response_outcome *o, struct buf 
     json_writer_init(&w, out);
     json_begin_object(&w);
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
-        json_key(&w, numbers[i].name);
-        json_int(&w, numbers[i].v);
+        json_field_int(&w, numbers[i].name, numbers[i].v);
     }
-    json_key(&w, "code");
-    json_str(&w, o->error_code);
-    json_key(&w, "text");
-    json_str(&w, o->error_text);
+    json_field_str(&w, "code", o->error_code);
+    json_field_str(&w, "text", o->error_text);
     json_end_object(&w);
 }
 

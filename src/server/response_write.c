@@ -130,8 +130,7 @@ static void response_text_part(struct json_writer *w, const struct response_item
                                const char *type, bool is_empty)
 {
     json_begin_object(w);
-    json_key(w, "type");
-    json_str(w, type);
+    json_field_str(w, "type", type);
     json_key(w, "text");
     if (is_empty)
         json_str(w, "");
@@ -140,8 +139,7 @@ static void response_text_part(struct json_writer *w, const struct response_item
                       item->kind == ITEM_MESSAGE ? RESPONSE_RECORD_CONTENT
                                                  : RESPONSE_RECORD_REASONING);
     if (item->kind == ITEM_MESSAGE) {
-        json_key(w, "annotations");
-        json_begin_array(w);
+        json_field_array(w, "annotations");
         json_end_array(w);
         json_key(w, "logprobs");
         if (is_empty)
@@ -183,21 +181,17 @@ static void response_item_body(struct json_writer *w, const struct response_item
         response_parts(w, item, !is_empty && has_summary);
         json_key(w, "content");
         response_parts(w, item, !is_empty && !has_summary);
-        json_key(w, "encrypted_content");
-        json_null(w);
+        json_field_null(w, "encrypted_content");
         break;
     case ITEM_MESSAGE:
-        json_key(w, "role");
-        json_str(w, "assistant");
+        json_field_str(w, "role", "assistant");
         json_key(w, "content");
         response_parts(w, item, !is_empty);
         break;
     case ITEM_FUNCTION:
     case ITEM_CUSTOM:
-        json_key(w, "call_id");
-        json_strn(w, item->call_id, item->n_call_id);
-        json_key(w, "name");
-        json_strn(w, item->name, item->n_name);
+        json_field_strn(w, "call_id", item->call_id, item->n_call_id);
+        json_field_strn(w, "name", item->name, item->n_name);
         json_key(w, item->kind == ITEM_CUSTOM ? "input" : "arguments");
         if (is_empty)
             json_str(w, "");
@@ -218,12 +212,9 @@ static void response_write_item(struct json_writer *w, const struct response_ite
     char id[STORE_ID_BYTES + 16];
     response_item_id(item, id, sizeof(id));
     json_begin_object(w);
-    json_key(w, "id");
-    json_str(w, id);
-    json_key(w, "type");
-    json_str(w, types[item->kind]);
-    json_key(w, "status");
-    json_str(w, status);
+    json_field_str(w, "id", id);
+    json_field_str(w, "type", types[item->kind]);
+    json_field_str(w, "status", status);
     response_item_body(w, item, is_empty);
     json_end_object(w);
 }
@@ -264,24 +255,16 @@ static void response_write_usage(struct json_writer *w, const struct response_ou
         return;
     }
     json_begin_object(w);
-    json_key(w, "input_tokens");
-    json_int(w, o->input_tokens);
-    json_key(w, "input_tokens_details");
-    json_begin_object(w);
-    json_key(w, "cached_tokens");
-    json_int(w, o->cached_tokens);
-    json_key(w, "cache_write_tokens");
-    json_int(w, 0);
+    json_field_int(w, "input_tokens", o->input_tokens);
+    json_field_object(w, "input_tokens_details");
+    json_field_int(w, "cached_tokens", o->cached_tokens);
+    json_field_int(w, "cache_write_tokens", 0);
     json_end_object(w);
-    json_key(w, "output_tokens");
-    json_int(w, o->output_tokens);
-    json_key(w, "output_tokens_details");
-    json_begin_object(w);
-    json_key(w, "reasoning_tokens");
-    json_int(w, o->reasoning_tokens);
+    json_field_int(w, "output_tokens", o->output_tokens);
+    json_field_object(w, "output_tokens_details");
+    json_field_int(w, "reasoning_tokens", o->reasoning_tokens);
     json_end_object(w);
-    json_key(w, "total_tokens");
-    json_int(w, o->input_tokens + o->output_tokens);
+    json_field_int(w, "total_tokens", o->input_tokens + o->output_tokens);
     json_end_object(w);
 }
 
@@ -290,10 +273,8 @@ static void response_write_error(struct json_writer *w, const struct response_ou
     json_key(w, "error");
     if (o->status == RESPONSE_STATUS_FAILED) {
         json_begin_object(w);
-        json_key(w, "code");
-        json_str(w, o->error_code);
-        json_key(w, "message");
-        json_str(w, o->error_text);
+        json_field_str(w, "code", o->error_code);
+        json_field_str(w, "message", o->error_text);
         json_end_object(w);
     } else {
         json_null(w);
@@ -301,8 +282,7 @@ static void response_write_error(struct json_writer *w, const struct response_ou
     json_key(w, "incomplete_details");
     if (o->status == RESPONSE_STATUS_INCOMPLETE) {
         json_begin_object(w);
-        json_key(w, "reason");
-        json_str(w, "max_output_tokens");
+        json_field_str(w, "reason", "max_output_tokens");
         json_end_object(w);
     } else {
         json_null(w);
@@ -314,21 +294,16 @@ static void response_write_with(struct json_writer *w, const struct response *r,
                                 const struct response_outcome *o, bool has_output)
 {
     json_begin_object(w);
-    json_key(w, "id");
-    json_str(w, r->id);
-    json_key(w, "object");
-    json_str(w, "response");
-    json_key(w, "created_at");
-    json_int(w, r->created_s);
+    json_field_str(w, "id", r->id);
+    json_field_str(w, "object", "response");
+    json_field_int(w, "created_at", r->created_s);
     json_key(w, "completed_at");
     if (o->completed_s > 0)
         json_int(w, o->completed_s);
     else
         json_null(w);
-    json_key(w, "status");
-    json_str(w, response_statuses[o->status]);
-    json_key(w, "background");
-    json_bool(w, response_flags(r) & RESPONSE_FLAG_BACKGROUND);
+    json_field_str(w, "status", response_statuses[o->status]);
+    json_field_bool(w, "background", response_flags(r) & RESPONSE_FLAG_BACKGROUND);
     response_write_error(w, o);
     if (r->frame.len > 0) {
         buf_add_char(w->out, ',');
@@ -367,10 +342,8 @@ static void response_event_begin(struct response_events *e, const char *type)
     buf_printf(e->out, "event: %s\ndata: ", type);
     json_writer_init(&e->w, e->out);
     json_begin_object(&e->w);
-    json_key(&e->w, "type");
-    json_str(&e->w, type);
-    json_key(&e->w, "sequence_number");
-    json_int(&e->w, e->v->n_events);
+    json_field_str(&e->w, "type", type);
+    json_field_int(&e->w, "sequence_number", e->v->n_events);
 }
 
 static void response_event_end(struct response_events *e)
@@ -397,24 +370,22 @@ static void response_event_place(struct response_events *e, const struct respons
 {
     char id[STORE_ID_BYTES + 16];
     response_item_id(item, id, sizeof(id));
-    json_key(&e->w, "item_id");
-    json_str(&e->w, id);
-    json_key(&e->w, "output_index");
-    json_int(&e->w, item->index);
+    json_field_str(&e->w, "item_id", id);
+    json_field_int(&e->w, "output_index", item->index);
     if (item->kind == ITEM_FUNCTION || item->kind == ITEM_CUSTOM)
         return;
-    json_key(&e->w, item->kind == ITEM_REASONING && response_has_summary(item->response)
-                        ? "summary_index"
-                        : "content_index");
-    json_int(&e->w, 0);
+    json_field_int(&e->w,
+                   item->kind == ITEM_REASONING && response_has_summary(item->response)
+                       ? "summary_index"
+                       : "content_index",
+                   0);
 }
 
 static void response_event_item(struct response_events *e, const struct response_item *item,
                                 const char *type, const char *status, bool is_empty)
 {
     response_event_begin(e, type);
-    json_key(&e->w, "output_index");
-    json_int(&e->w, item->index);
+    json_field_int(&e->w, "output_index", item->index);
     json_key(&e->w, "item");
     response_write_item(&e->w, item, status, is_empty);
     response_event_end(e);
@@ -481,8 +452,7 @@ static void response_close_item(struct response_events *e, size_t until, const c
     response_event_begin(e, names->done);
     response_event_place(e, &item);
     if (item.kind == ITEM_FUNCTION) {
-        json_key(&e->w, "name");
-        json_strn(&e->w, item.name, item.n_name);
+        json_field_strn(&e->w, "name", item.name, item.n_name);
     }
     json_key(&e->w, names->whole_key);
     response_join(&e->w, &item,
@@ -505,11 +475,9 @@ static void response_event_delta(struct response_events *e, const struct respons
         response_item_at(e->r, e->v->n_items - 1, e->v->item_at, e->v->item_at);
     response_event_begin(e, response_names_of(&item)->delta);
     response_event_place(e, &item);
-    json_key(&e->w, "delta");
-    json_strn(&e->w, rec->text, rec->n);
+    json_field_strn(&e->w, "delta", rec->text, rec->n);
     if (item.kind == ITEM_MESSAGE) {
-        json_key(&e->w, "logprobs");
-        json_begin_array(&e->w);
+        json_field_array(&e->w, "logprobs");
         if (logprobs->n > 0)
             json_raw(&e->w, logprobs->text, logprobs->n);
         json_end_array(&e->w);

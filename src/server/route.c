@@ -30,8 +30,7 @@ static void route_write_state(struct server *s, struct buf *out)
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "status");
-    json_str(&w, names[s->state]);
+    json_field_str(&w, "status", names[s->state]);
     json_end_object(&w);
 }
 
@@ -55,8 +54,7 @@ static void route_live(struct server *s, const char *rest, struct buf *out, stru
 
 static void route_write_flag(struct json_writer *w, const char *name, bool v)
 {
-    json_key(w, name);
-    json_bool(w, v);
+    json_field_bool(w, name, v);
 }
 
 /* What a request that says nothing gets: the flags, else the model's advice; null: this server's own. */
@@ -74,8 +72,7 @@ static void route_write_defaults(const struct server *s, struct json_writer *w)
 {
     const struct server_sampling *flag = &s->config.sampling, *model = &s->model.sampling;
     int64_t top_k = flag->top_k >= 0 ? flag->top_k : model->top_k;
-    json_key(w, "gen_defaults");
-    json_begin_object(w);
+    json_field_object(w, "gen_defaults");
     route_write_default(w, "temperature", flag->temperature, model->temperature);
     route_write_default(w, "top_p", flag->top_p, model->top_p);
     route_write_default(w, "top_k", NAN, top_k >= 0 ? (double)top_k : NAN);
@@ -92,26 +89,18 @@ static void route_write_model(struct server *s, struct json_writer *w)
     gmtime_r(&created, &tm);
     strftime(created_at, sizeof(created_at), "%Y-%m-%dT%H:%M:%SZ", &tm);
     json_begin_object(w);
-    json_key(w, "id");
-    json_str(w, s->model_id);
-    json_key(w, "object");
-    json_str(w, "model");
-    json_key(w, "created");
-    json_int(w, info->created);
-    json_key(w, "owned_by");
-    json_str(w, "plumb");
-    json_key(w, "context_window");
-    json_int(w, info->n_ctx);
+    json_field_str(w, "id", s->model_id);
+    json_field_str(w, "object", "model");
+    json_field_int(w, "created", info->created);
+    json_field_str(w, "owned_by", "plumb");
+    json_field_int(w, "context_window", info->n_ctx);
     json_key(w, "max_model_len"); /* the same, as clients of vLLM read it */
     json_int(w, info->n_ctx);
     json_key(w, "type"); /* from here to created_at as Anthropic's clients read it */
     json_str(w, "model");
-    json_key(w, "display_name");
-    json_str(w, s->model_id);
-    json_key(w, "created_at");
-    json_str(w, created_at);
-    json_key(w, "batch_mode");
-    json_str(w, "batch");
+    json_field_str(w, "display_name", s->model_id);
+    json_field_str(w, "created_at", created_at);
+    json_field_str(w, "batch_mode", "batch");
     route_write_defaults(s, w);
     const struct {
         const char *name;
@@ -137,8 +126,7 @@ static void route_write_model(struct server *s, struct json_writer *w)
     for (size_t i = 0; i < ARRAY_LEN(flags); i++)
         if (flags[i].is_outer)
             route_write_flag(w, flags[i].name, flags[i].is_there);
-    json_key(w, "capabilities");
-    json_begin_object(w);
+    json_field_object(w, "capabilities");
     for (size_t i = 0; i < ARRAY_LEN(flags); i++)
         route_write_flag(w, flags[i].name, flags[i].is_there);
     json_end_object(w);
@@ -154,18 +142,14 @@ static void route_models(struct server *s, const char *rest, struct buf *out, st
     }
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "object");
-    json_str(&w, "list");
-    json_key(&w, "data");
-    json_begin_array(&w);
+    json_field_str(&w, "object", "list");
+    json_field_array(&w, "data");
     route_write_model(s, &w);
     json_end_array(&w);
     json_key(&w, "has_more"); /* as Anthropic's clients page */
     json_bool(&w, false);
-    json_key(&w, "first_id");
-    json_str(&w, s->model_id);
-    json_key(&w, "last_id");
-    json_str(&w, s->model_id);
+    json_field_str(&w, "first_id", s->model_id);
+    json_field_str(&w, "last_id", s->model_id);
     json_end_object(&w);
 }
 
@@ -197,12 +181,9 @@ static void route_cancel(struct server *s, const char *rest, struct buf *out, st
     buf_reset(out); /* the ended requests used it */
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "id");
-    json_str(&w, rest);
-    json_key(&w, "object");
-    json_str(&w, "request");
-    json_key(&w, "cancelled");
-    json_int(&w, n);
+    json_field_str(&w, "id", rest);
+    json_field_str(&w, "object", "request");
+    json_field_int(&w, "cancelled", n);
     json_end_object(&w);
 }
 
@@ -263,17 +244,14 @@ static void route_index(struct server *s, const char *rest, struct buf *out, str
     struct json_writer w;
     json_writer_init(&w, out);
     json_begin_object(&w);
-    json_key(&w, "name");
-    json_str(&w, "plumb");
-    json_key(&w, "version");
-    json_str(&w, PLUMB_VERSION);
+    json_field_str(&w, "name", "plumb");
+    json_field_str(&w, "version", PLUMB_VERSION);
     json_key(&w, "model");
     if (s->model_id)
         json_str(&w, s->model_id);
     else
         json_null(&w);
-    json_key(&w, "endpoints");
-    json_begin_array(&w);
+    json_field_array(&w, "endpoints");
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
         char path[64];
         snprintf(path, sizeof(path), "%s%s", routes[i].path, routes[i].is_prefix ? "{id}" : "");

@@ -325,8 +325,7 @@ static void object_rest(struct json_writer *w, const struct json *object)
         if (KEY_IN(name_keys, m->key, m->key_len) || KEY_IN(other_keys, m->key, m->key_len) ||
             (is_null && KEY_IN(args_keys, m->key, m->key_len)))
             continue;
-        json_key(w, m->key);
-        json_value(w, &m->value);
+        json_field_value(w, m->key, &m->value);
     }
     json_end_object(w);
 }

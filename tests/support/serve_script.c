@@ -174,10 +174,8 @@ static void style_print(const struct split_style *style)
     split_style_opening(style, "get_weather", &opening);
     json_writer_init(&w, &out);
     json_begin_object(&w);
-    json_key(&w, "format");
-    json_str(&w, split_style_name(style));
-    json_key(&w, "opening");
-    json_strn(&w, opening.data, opening.len);
+    json_field_str(&w, "format", split_style_name(style));
+    json_field_strn(&w, "opening", opening.data, opening.len);
     json_key(&w, "thought");
     if (style->thought) {
         json_begin_array(&w);

@@ -638,9 +638,39 @@ static void doubles_are_written_as_python_does(void **state)
     }
 }
 
+static void members_are_keys_and_values(void **state)
+{
+    static const struct json null = { .type = JSON_TYPE_NULL };
+    struct json_writer w;
+    struct buf out;
+    buf_init(&out, MEM_CAT_BASE, 1 << 10);
+    json_writer_init(&w, &out);
+    json_begin_object(&w);
+    json_field_null(&w, "a");
+    json_field_bool(&w, "b", true);
+    json_field_int(&w, "c", -1);
+    json_field_uint(&w, "d", UINT64_MAX);
+    json_field_double(&w, "e", 0.5);
+    json_field_str(&w, "f", "x\"");
+    json_field_strn(&w, "g", "xyz", 2);
+    json_field_raw(&w, "h", "[1]", 3);
+    json_field_value(&w, "i", &null);
+    json_field_object(&w, "j");
+    json_field_array(&w, "k");
+    json_end_array(&w);
+    json_end_object(&w);
+    json_end_object(&w);
+    assert_string_equal(
+        out.data,
+        "{\"a\":null,\"b\":true,\"c\":-1,\"d\":18446744073709551615,\"e\":0.5,\"f\":\"x\\\"\","
+        "\"g\":\"xy\",\"h\":[1],\"i\":null,\"j\":{\"k\":[]}}");
+    buf_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_are_keys_and_values),
         cmocka_unit_test(accepts_what_the_rfc_accepts),
         cmocka_unit_test(refuses_what_the_rfc_refuses),
         cmocka_unit_test(numbers_keep_their_spelling),
