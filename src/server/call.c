@@ -153,7 +153,8 @@ static void call_describe(struct call *call)
         [PREPARE_CHAT] = &dialect_chat,         [PREPARE_COMPLETIONS] = &dialect_completions,
         [PREPARE_SIGNAL] = &dialect_signal,     [PREPARE_RESPONSES] = &dialect_responses,
         [PREPARE_MESSAGES] = &dialect_messages, [PREPARE_EMBEDDINGS] = &dialect_embeddings,
-        [PREPARE_INFILL] = &dialect_infill,
+        [PREPARE_INFILL] = &dialect_infill,     [PREPARE_RERANK] = &dialect_rerank,
+        [PREPARE_SCORE] = &dialect_score,
     };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
@@ -175,6 +176,7 @@ static void call_describe(struct call *call)
         .includes_usage = p->includes_usage,
         .n_dims = p->embeddings.n_dims,
         .is_base64 = p->embeddings.is_base64,
+        .ranking = &p->ranking,
     };
 }
 
@@ -219,7 +221,7 @@ static int32_t call_next(const struct call *call)
 {
     const struct prepared *p = call->prepared;
     int32_t left = p->n_choices - call->n_begun, most = call->server->config.max_waiting;
-    if (!p->embeddings.hidden)
+    if (!p->embeddings.hidden && p->ranking.top_n == 0)
         return left;
     most = most < LIMIT_INPUTS_AT_ONCE ? most : LIMIT_INPUTS_AT_ONCE;
     return left < most ? left : most;

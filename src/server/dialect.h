@@ -10,6 +10,7 @@
 #include "server/split.h"
 
 struct response;
+struct prepared_ranking;
 
 struct dialect_head { /* the same in all parts of a reply */
     const char *id, *model, *fingerprint;
@@ -23,7 +24,8 @@ struct dialect_head { /* the same in all parts of a reply */
     bool includes_usage;       /* of a stream */
     int32_t n_dims;            /* of embeddings */
     bool is_base64;
-    struct response *response; /* Responses: where the answer is kept; else NULL */
+    const struct prepared_ranking *ranking; /* of rerank and score */
+    struct response *response;              /* Responses: where the answer is kept; else NULL */
 };
 
 struct dialect_usage {
@@ -94,7 +96,8 @@ struct dialect {
 extern const struct dialect dialect_chat;
 extern const struct dialect dialect_completions;
 extern const struct dialect dialect_messages;
-extern const struct dialect dialect_embeddings; /* as dialect_signal */
+extern const struct dialect dialect_embeddings;            /* as dialect_signal */
+extern const struct dialect dialect_rerank, dialect_score; /* as dialect_signal */
 extern const struct dialect dialect_infill;
 extern const struct dialect dialect_signal; /* has but `whole` and `id_prefix` */
 /* Writes nothing: the answer goes into the log of head->response, from which streams and replies are told (call_response.c). */

@@ -33,7 +33,9 @@ struct fields_row {
 #define MSG        FIELDS_ROUTE_MESSAGES
 #define EMB        FIELDS_ROUTE_EMBEDDINGS
 #define FILL       FIELDS_ROUTE_INFILL
-#define EVERY      (ALL | SIGNAL | RESP | MSG | EMB | FILL)
+#define RERANK     FIELDS_ROUTE_RERANK
+#define SCORE      FIELDS_ROUTE_SCORE
+#define EVERY      (ALL | SIGNAL | RESP | MSG | EMB | FILL | RERANK | SCORE)
 #define MOST       (ALL | RESP | MSG | FILL)
 #define NUMBER     FIELDS_KIND_NUMBER
 #define INT        FIELDS_KIND_INT
@@ -99,11 +101,18 @@ static const struct fields_row fields_table[] = {
     { "count", SIGNAL, INT, 1, ENGINE_SIGNAL_BINS_MAX, AT(count), "bins; 80 unless given", NULL },
     { "minimum", SIGNAL, NUMBER, -1e6, 0, AT(minimum), "where the first bin begins, below 0; -20 unless given", NULL },
     { "parallel_tool_calls", CHAT, BOOL, 0, 0, AT(parallel_tool_calls), "false: the answer ends with its first call", NULL },
-    { "user", MOST | EMB, NOTED, 0, 0, 0, "accepted", NULL },
+    { "user", MOST | EMB | RERANK | SCORE, NOTED, 0, 0, 0, "accepted", NULL },
     { "metadata", MOST, NOTED, 0, 0, 0, "accepted", NULL },
     { "store", ALL, NOTED, 0, 0, 0, "accepted: nothing is stored", NULL },
     { "input", EMB, OTHER, 0, 0, 0, "a string, up to 2048 strings, an array of token ids, or up to 2048 of those", "string(1) | Token[1] | (string(1) | Token[1])[1,2048]" },
     { "instruction", EMB, OTHER, 0, 0, 0, "what the texts are looked for with: each is embedded as `Instruct: INSTRUCTION`, a line feed, `Query:TEXT`", "string(0,1048576)" },
+    { "instruction", RERANK | SCORE, OTHER, 0, 0, 0, "what makes a document fit; unset: that it answers a web search", "string(0,1048576)" },
+    { "query", RERANK, OTHER, 0, 0, 0, "what is looked for", "string(1,1048576)" },
+    { "documents", RERANK, OTHER, 0, 0, 0, "up to 2048 strings, or objects with `text`", "(string(1) | {text: string(1)})[1,2048]" },
+    { "top_n", RERANK, INT, 1, BIG, AT(top_n), "only the best so many", NULL },
+    { "return_documents", RERANK, BOOL, 0, 0, AT(return_documents), "the texts stand in the results", NULL },
+    { "text_1", SCORE, OTHER, 0, 0, 0, "the query of each pair: one, or as many as `text_2` has", "string(1) | string(1)[1,2048]" },
+    { "text_2", SCORE, OTHER, 0, 0, 0, "the document of each pair", "string(1) | string(1)[1,2048]" },
     { "dimensions", EMB, INT, 1, BIG, AT(dimensions), "only the first so many numbers, normalised again", NULL },
     { "encoding_format", EMB, OTHER, 0, 0, 0, "`float`, or `base64`: of the numbers as little-endian 32-bit floats", "'float' | 'base64'" },
     { "input", RESP, OTHER, 0, 0, 0, "a string, or items: messages, calls of functions and custom tools, their outputs, reasoning, references to items of kept responses; others are skipped and named as `input.TYPE`", "string | InputItem[]" },
@@ -241,8 +250,9 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 
 static void fields_print_routes(struct buf *out, unsigned routes)
 {
-    static const char *const names[] = { "chat",     "completions", "signal", "responses",
-                                         "messages", "embeddings",  "infill" };
+    static const char *const names[] = { "chat",      "completions", "signal",
+                                         "responses", "messages",    "embeddings",
+                                         "infill",    "rerank",      "score" };
     bool is_first = true;
     if (routes == EVERY) {
         buf_add_str(out, "all");

@@ -15,6 +15,8 @@ enum fields_route {
     FIELDS_ROUTE_MESSAGES = 1 << 4,
     FIELDS_ROUTE_EMBEDDINGS = 1 << 5,
     FIELDS_ROUTE_INFILL = 1 << 6,
+    FIELDS_ROUTE_RERANK = 1 << 7,
+    FIELDS_ROUTE_SCORE = 1 << 8,
     FIELDS_ROUTE_ALL = FIELDS_ROUTE_CHAT | FIELDS_ROUTE_COMPLETIONS,
 };
 
@@ -27,7 +29,9 @@ struct fields {
     int64_t max_tokens, max_completion_tokens, n, best_of;
     int64_t n_prompt_logprobs, priority, deadline_ms;
     int64_t dimensions; /* of embeddings */
-    int64_t count;      /* of a signal, as minimum */
+    int64_t top_n;      /* of documents, as return_documents */
+    bool return_documents;
+    int64_t count; /* of a signal, as minimum */
     double minimum;
     int64_t n_logprobs; /* completions: logprobs; chat: top_logprobs */
     bool logprobs;      /* chat */

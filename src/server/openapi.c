@@ -50,6 +50,8 @@ static const struct operation operations[] = {
     { OPENAPI_MESSAGES, "", MSG, "Messages in, an answer out: Anthropic's API", "MessagesRequest", "Message", "MessagesEvent", RUN },
     { OPENAPI_COUNT_TOKENS, "", MSG, "How many tokens the same request would put in", "CountTokensRequest", "TokenCount", NULL, TOKENS },
     { OPENAPI_EMBEDDINGS, "", VECTORS, "Hidden states of texts", "EmbeddingsRequest", "Embeddings", NULL, RUN },
+    { OPENAPI_RERANK, "", VECTORS, "Documents in the order of how well they fit a query", "RerankRequest", "Ranking", NULL, RUN },
+    { OPENAPI_SCORE, "", VECTORS, "How well texts fit others", "ScoreRequest", "Scores", NULL, RUN },
     { OPENAPI_SIGNAL, "", VECTORS, "How sure the model is after a prompt (or messages)", "SignalRequest", "Signal", NULL, RUN },
     { OPENAPI_TOKENIZE, "", TEXTS, "Text or messages to token ids", "TokenizeRequest", "Tokens", NULL, TOKENS },
     { OPENAPI_DETOKENIZE, "", TEXTS, "Token ids to text", "DetokenizeRequest", "Text", NULL, TOKENS },
@@ -85,6 +87,8 @@ static const struct {
     { "MessagesRequest", FIELDS_ROUTE_MESSAGES, "messages,max_tokens", NULL },
     { "CountTokensRequest", FIELDS_ROUTE_MESSAGES, "messages", NULL },
     { "EmbeddingsRequest", FIELDS_ROUTE_EMBEDDINGS, "input", NULL },
+    { "RerankRequest", FIELDS_ROUTE_RERANK, "query,documents", NULL },
+    { "ScoreRequest", FIELDS_ROUTE_SCORE, "text_1,text_2", NULL },
     { "SignalRequest", FIELDS_ROUTE_SIGNAL, "",
       "\"oneOf\":[{\"required\":[\"prompt\"],\"properties\":{\"prompt\":{\"type\":[\"string\",\"array\"]}}},"
       "{\"required\":[\"messages\"],\"properties\":{\"messages\":{\"type\":\"array\"}}}]" },

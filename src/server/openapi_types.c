@@ -55,11 +55,13 @@ static const struct openapi_type openapi_types[] = {
     { "TextLogprobs", "{tokens: string[], token_logprobs: (number | null)[], top_logprobs: (map(number) | null)[], text_offset: int(0)[]}", NULL },
     { "PromptLogprobs", "(ids({logprob: number, rank: int(1) | null, decoded_token: string}) | null)[]", "null for the first token" },
 
-    /* --- infill, embeddings, signal --- */
+    /* --- infill, embeddings, ranking, signal --- */
     { "Infill", "{" INFILL_HEAD ", stop_type: 'eos' | 'word' | 'limit', stopping_word: string, model: string, tokens_predicted: int(0), tokens_evaluated: int(0), tokens_cached: int(0), truncated: bool, timings: Timings}", NULL },
     { "InfillEvent", "{" INFILL_HEAD "} | Infill | Error", NULL },
     { "Embeddings", "{object: 'list', data: {object: 'embedding', index: int(0), embedding: number[1] | string}[1], model: string, usage: {prompt_tokens: int(0), total_tokens: int(0)}}",
       "a string: base64 of little-endian 32-bit floats" },
+    { "Ranking", "{id: string, model: string, results: {index: int(0), relevance_score: number(0,1), document?: {text: string}}[1], usage: {prompt_tokens: int(0), total_tokens: int(0)}}", "the best first" },
+    { "Scores", "{id: string, object: 'list', created: int, model: string, data: {index: int(0), object: 'score', score: number(0,1)}[1], usage: {prompt_tokens: int(0), total_tokens: int(0)}}", NULL },
     { "Signal", "{bins: int(0)[1], count: int(1), minimum: number, vocab: int(1), prompt_tokens: int(1)}", "bin i of count: from minimum + i x -minimum / count on" },
 
     /* --- responses, requests --- */

@@ -291,7 +291,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
     static const enum fields_route routes[] = {
         [PREPARE_CHAT] = FIELDS_ROUTE_CHAT,     [PREPARE_COMPLETIONS] = FIELDS_ROUTE_COMPLETIONS,
         [PREPARE_SIGNAL] = FIELDS_ROUTE_SIGNAL, [PREPARE_EMBEDDINGS] = FIELDS_ROUTE_EMBEDDINGS,
-        [PREPARE_INFILL] = FIELDS_ROUTE_INFILL,
+        [PREPARE_INFILL] = FIELDS_ROUTE_INFILL, [PREPARE_RERANK] = FIELDS_ROUTE_RERANK,
+        [PREPARE_SCORE] = FIELDS_ROUTE_SCORE,
     };
     enum fields_route route = routes[g->p->kind];
     if (!fields_read(g->body, route, &g->fields, g->p->ignored, e) ||
@@ -305,6 +306,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
         return prepare_signal(g, e);
     if (route == FIELDS_ROUTE_EMBEDDINGS)
         return prepare_embeddings(g, e);
+    if (route == FIELDS_ROUTE_RERANK || route == FIELDS_ROUTE_SCORE)
+        return prepare_ranking(g, e);
     if (!prepare_response_format(g->body, e) || !prepare_stream_options(g, e) ||
         !prepare_bias(g, e) || !prepare_stops(g, e) || !prepare_logprobs(g, e) ||
         !prepare_limits(g, e))
@@ -319,7 +322,9 @@ void prepare_generation(const struct prepare_context *ctx, const struct prepare_
                         const struct json *body, struct prepared *p)
 {
     struct prepare_generation g = { .ctx = ctx, .in = in, .body = body, .p = p };
-    if (p->kind != PREPARE_EMBEDDINGS) /* there the number of texts decides */
+    bool has_texts =
+        p->kind == PREPARE_EMBEDDINGS || p->kind == PREPARE_RERANK || p->kind == PREPARE_SCORE;
+    if (!has_texts) /* there their number decides */
         prepare_room(p, LIMIT_CHOICES);
     if (prepare_fields(&g, in->seed, &p->error))
         (void)prepare_prompts(&g, &p->error);
@@ -392,7 +397,7 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
     else if (in->kind == PREPARE_COUNT_TOKENS)
         prepare_count_tokens(ctx, &doc.root, p);
     else if (in->kind <= PREPARE_SIGNAL || in->kind == PREPARE_EMBEDDINGS ||
-             in->kind == PREPARE_INFILL)
+             in->kind == PREPARE_INFILL || in->kind == PREPARE_RERANK || in->kind == PREPARE_SCORE)
         prepare_generation(ctx, in, &doc.root, p);
     else if (in->kind == PREPARE_TOKENIZE)
         prepare_tokenize(ctx, &doc.root, p);
@@ -428,6 +433,9 @@ void prepare_free(struct prepared *p)
     mem_free(MEM_CAT_REQUEST, p->prompts);
     mem_free(MEM_CAT_REQUEST, p->embeddings.hidden);
     mem_free(MEM_CAT_REQUEST, p->signal.bins);
+    for (int32_t i = 0; i < p->ranking.n_texts; i++)
+        mem_free(MEM_CAT_REQUEST, p->ranking.texts[i]);
+    mem_free(MEM_CAT_REQUEST, p->ranking.texts);
     prepare_responses_free(p->response);
     buf_release(&p->reply);
     mem_free(MEM_CAT_REQUEST, p);

@@ -19,6 +19,8 @@ enum prepare_kind {
     PREPARE_MESSAGES,
     PREPARE_INFILL,
     PREPARE_EMBEDDINGS,
+    PREPARE_RERANK,
+    PREPARE_SCORE,
     PREPARE_COUNT_TOKENS,
     PREPARE_TOKENIZE,
     PREPARE_DETOKENIZE,
@@ -80,6 +82,14 @@ struct prepared_embeddings {
     float *hidden; /* [n_prompts][n_embd]: filled by the engine */
 };
 
+/* Documents against queries: each answer is one token, yes or no. */
+struct prepared_ranking {
+    int32_t yes, no; /* ids */
+    int32_t top_n;   /* results that are told; 0 = the request is none of this kind */
+    char **texts;    /* [n_texts] of the documents where they are told too; else NULL */
+    int32_t n_texts;
+};
+
 /* One prepared request. */
 struct prepared {
     enum prepare_kind kind;
@@ -102,6 +112,7 @@ struct prepared {
     int64_t score_bytes;             /* of all scores and hidden states */
     struct engine_signal signal;     /* its bins are ours */
     struct prepared_embeddings embeddings;
+    struct prepared_ranking ranking;
     int64_t prompt_tokens; /* each prompt once */
     uint64_t seed;
     bool is_split; /* the answers are looked through for reasoning and tool calls */

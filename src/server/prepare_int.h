@@ -57,6 +57,10 @@ bool prepare_add_prompt(struct prepare_generation *g, const int32_t *ids, int32_
 /* The texts of a request for embeddings. */
 bool prepare_inputs(struct prepare_generation *g, struct api_error *e);
 
+/* The pairs of /v1/rerank and /v1/score, and how they are asked (prepare_rerank.c). */
+bool prepare_ranking(struct prepare_generation *g, struct api_error *e);
+bool prepare_pairs(struct prepare_generation *g, struct api_error *e);
+
 /* /infill; completions with a suffix that is not empty. */
 bool prepare_infill(struct prepare_generation *g, struct api_error *e);
 bool prepare_suffix(struct prepare_generation *g, const struct json *suffix, struct api_error *e);

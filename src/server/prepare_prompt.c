@@ -211,6 +211,8 @@ bool prepare_prompts(struct prepare_generation *g, struct api_error *e)
         return prepare_infill(g, e);
     if (g->p->kind == PREPARE_EMBEDDINGS)
         return prepare_inputs(g, e);
+    if (g->p->kind == PREPARE_RERANK || g->p->kind == PREPARE_SCORE)
+        return prepare_pairs(g, e);
     if (has_prompt == has_messages)
         return api_error_set(e, 400, NULL, "prompt", "give either a prompt or messages");
     return has_messages ? prepare_chat(g, e)

@@ -195,7 +195,7 @@ def test_fields_are_those_of_the_table(doc):
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance]
 
 # Left out: these are served by the same code under another name, and described alike (tested below).
-ALIASES = {"/health/ready", "/v1/health", "/models", "/chat/completions", "/completions", "/responses", "/embeddings"}
+ALIASES = {"/health/ready", "/v1/health", "/models", "/chat/completions", "/completions", "/responses", "/embeddings", "/rerank", "/score"}
 
 # Why a request that fits its schema may be refused all the same: fields must fit each other, the model, or what is kept.
 REFUSALS = [
@@ -204,7 +204,7 @@ REFUSALS = [
     r"background: needs store", r"instruction: needs texts, not token ids", r"input: has no message",
     # the model's: its vocabulary, context and size
     r"'.*' is not a token id", r"the prompt has no tokens", r"maximum context length", r"no fill-in-the-middle tokens", r"dimensions: \d+, this",
-    r"(\]|input): it has no tokens",
+    r"(\]|input): it has no tokens", r"texts for \d+: 1 to",
     # characters are counted there, bytes here; single precision
     r"(stop|stop_sequences|tools\[\d+\]): (a string of \d+ bytes|needs a function with a name)", r"minimum: must be below 0", r"the name is no name",
     # ids of what is not there
@@ -347,6 +347,10 @@ def replies_of_the_rest(client):
     for body in ({"input": ["a", "b"]}, {"input": [1, 2], "encoding_format": "base64", "dimensions": 3}):
         client.call("post", "/v1/embeddings", body)
     client.call("post", "/v1/embeddings", {"input": []}, want=400)
+    client.call("post", "/v1/rerank", {"query": "q", "documents": ["a", {"text": "b"}], "return_documents": True})
+    client.call("post", "/v1/rerank", {"query": "q", "documents": []}, want=400)
+    client.call("post", "/v1/score", {"text_1": "q", "text_2": ["a", "b"]})
+    client.call("post", "/v1/score", {"text_1": "q"}, want=400)
     client.call("post", "/signal", {"prompt": "x", "count": 7})
     client.call("post", "/signal", {"messages": user("x")})
     client.call("post", "/signal", {}, want=400)
