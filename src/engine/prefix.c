@@ -131,7 +131,7 @@ static void node_link(struct prefix *p, int32_t i, int32_t parent)
 }
 
 /* Take a leaf out. Its page may become free; its parent may become a leaf, or a root without children, which goes too. */
-static void node_remove(struct prefix *p, int32_t i)
+static void node_remove(struct prefix *p, int32_t i, int32_t heir)
 {
     struct prefix_node *d = &p->nodes[i], *up = &p->nodes[d->parent];
     int32_t parent = d->parent;
@@ -146,6 +146,8 @@ static void node_remove(struct prefix *p, int32_t i)
     if (d->next >= 0)
         p->nodes[d->next].prev = d->prev;
     kv_pool_drop(p->pool, d->page);
+    if (p->removed)
+        p->removed(p->ctx, i, heir);
     node_give_slot(p, i);
     p->n_nodes--;
     if (up->child >= 0)
@@ -222,12 +224,14 @@ void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const 
     while (n - hit->n_tokens >= P && (next = find_full(p, at, ids + hit->n_tokens)) >= 0) {
         at = next;
         node_use(p, at);
+        hit->nodes[hit->n_tokens / P] = at;
         hit->pages[hit->n_tokens / P] = p->nodes[at].page;
         hit->n_tokens += P;
     }
     next = find_run(p, at, ids + hit->n_tokens, n - hit->n_tokens, &run);
     if (next >= 0) {
         node_use(p, next);
+        hit->nodes[hit->n_tokens / P] = next;
         hit->pages[hit->n_tokens / P] = p->nodes[next].page;
         hit->n_tokens += run;
     }
@@ -270,24 +274,25 @@ static int32_t put_node(struct prefix *p, int32_t parent, const int32_t *ids, in
 }
 
 /* Tails that ids [n] begin with say nothing that the new node does not. */
-static void drop_covered(struct prefix *p, int32_t parent, const int32_t *ids, int32_t n)
+static void drop_covered(struct prefix *p, int32_t parent, const int32_t *ids, int32_t n,
+                         int32_t heir)
 {
     for (int32_t i = p->nodes[parent].child, next; i >= 0; i = next) {
         const struct prefix_node *d = &p->nodes[i];
         next = d->next;
         if (d->n < n && memcmp(d->ids, ids, (size_t)d->n * sizeof(*ids)) == 0)
-            node_remove(p, i);
+            node_remove(p, i, heir);
     }
 }
 
-void prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
                 int32_t n, const int32_t *pages, double seconds, bool only_full)
 {
     if (p->max_idle == 0 || n < (only_full ? P : 1))
-        return;
+        return -1;
     int32_t at = put_root(p, salt), pos = 0, run;
     if (at < 0)
-        return;
+        return -1;
     for (; n - pos >= P; pos += P) {
         int32_t next = find_full(p, at, ids + pos), is_new = next < 0;
         if (is_new)
@@ -295,18 +300,19 @@ void prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const i
         else
             node_use(p, next);
         if (is_new)
-            drop_covered(p, at, ids + pos, P);
+            drop_covered(p, at, ids + pos, P, next);
         at = next;
     }
     if (only_full || pos == n)
-        return;
+        return at;
     int32_t same = find_run(p, at, ids + pos, n - pos, &run);
     if (run == n - pos) {
         node_use(p, same);
-        return;
+        return same;
     }
-    put_node(p, at, ids + pos, n - pos, pages[pos / P], seconds);
-    drop_covered(p, at, ids + pos, n - pos);
+    int32_t tail = put_node(p, at, ids + pos, n - pos, pages[pos / P], seconds);
+    drop_covered(p, at, ids + pos, n - pos, tail);
+    return tail;
 }
 
 /* --- giving up --- */
@@ -323,7 +329,7 @@ int32_t prefix_evict(struct prefix *p, int32_t n)
             continue;
         }
         p->clock = p->nodes[i].priority;
-        node_remove(p, i);
+        node_remove(p, i, -1);
         p->n_evicted++;
         n_freed++;
     }

@@ -35,13 +35,17 @@ struct prefix {
     int32_t n_buckets;
     int32_t *heap; /* [n_heap] leaves */
     int32_t n_heap;
+    /* Told of each node that goes, before its number stands for another one: whoever hangs something on it lets go, or hangs it on
+     * heir, a node that begins with the same ids (-1 = there is none). May be NULL; set after prefix_init. */
+    void (*removed)(void *ctx, int32_t node, int32_t heir);
+    void *ctx;
 };
 
 /* A lookup's result: ids [0, n_tokens) are in pages[0 .. kv_pages_for(n_tokens)); where n_tokens is no multiple of the page, the last
- * one is shared only in part and must be copied before anything is written behind. */
+ * one is shared only in part and must be copied before anything is written behind. nodes[] are those of the pages. */
 struct prefix_hit {
     int32_t n_tokens;
-    int32_t *pages; /* the caller's, room for kv_pages_for(n) */
+    int32_t *pages, *nodes; /* the caller's, room for kv_pages_for(n) */
 };
 
 /* Errors: ERR_NOMEM. Release with prefix_release (fine on a zeroed struct; gives the pages back). */
@@ -54,8 +58,9 @@ void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const 
                  int32_t n, struct prefix_hit *hit);
 
 /* Keep ids [n], whose entries of the full table are pages[0 .. kv_pages_for(n)). seconds: to recompute one token. What is kept already
- * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it. */
-void prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+ * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it.
+ * Returns the node that the last id kept lies in (it may hold more ids than were given), or -1 where nothing is. */
+int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
                 int32_t n, const int32_t *pages, double seconds, bool only_full);
 
 /* Give up kept pages, least worth first, until n more are free. Returns how many became free: less where sequences use the rest. */

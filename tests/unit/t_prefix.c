@@ -96,8 +96,8 @@ static bool seq_extend(struct world *w, int s, const int32_t *ids, int32_t n)
 /* Begin with what is kept of ids [n]: whole pages shared, the last one copied. Returns how many. */
 static int32_t seq_begin(struct world *w, int s, uint8_t salt, const int32_t *ids, int32_t n)
 {
-    int32_t pages[CAP];
-    struct prefix_hit hit = { .pages = pages };
+    int32_t pages[CAP], nodes[CAP];
+    struct prefix_hit hit = { .pages = pages, .nodes = nodes };
     struct kv_table *t = &w->tables[s];
     w->is_open[s] = true;
     w->len[s] = 0;
