@@ -141,6 +141,17 @@ void kv_table_share(struct kv_pool *p, struct kv_table *t, const struct kv_table
     t->n = n;
 }
 
+void kv_table_hold(struct kv_pool *p, struct kv_table *t, const struct kv_table *from)
+{
+    BUG_ON(t->n != t->first || from->n > t->cap);
+    for (int32_t i = from->first; i < from->n; i++) {
+        t->pages[i] = from->pages[i];
+        kv_pool_hold(p, t->pages[i]);
+    }
+    t->first = from->first;
+    t->n = from->n;
+}
+
 static enum err_code kv_table_check(const struct kv_pool *p, const struct kv_table *t,
                                     int32_t table_i, int32_t *seen, struct err *err)
 {

@@ -67,6 +67,9 @@ bool kv_table_is_shared(const struct kv_pool *p, const struct kv_table *t, int32
 /* Make an empty table name the first n pages of another one, each with one reference more. Need: from->first == 0. */
 void kv_table_share(struct kv_pool *p, struct kv_table *t, const struct kv_table *from, int32_t n);
 
+/* Make an empty table name the pages of another one, wherever it begins, with one reference more each. */
+void kv_table_hold(struct kv_pool *p, struct kv_table *t, const struct kv_table *from);
+
 /* Pages needed for n tokens. */
 int32_t kv_pages_for(int32_t n_tokens);
 

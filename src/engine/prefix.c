@@ -286,7 +286,7 @@ static void drop_covered(struct prefix *p, int32_t parent, const int32_t *ids, i
 }
 
 int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
-                int32_t n, const int32_t *pages, double seconds, bool only_full)
+                   int32_t n, const int32_t *pages, double seconds, bool only_full)
 {
     if (p->max_idle == 0 || n < (only_full ? P : 1))
         return -1;

@@ -61,7 +61,7 @@ void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const 
  * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it.
  * Returns the node that the last id kept lies in (it may hold more ids than were given), or -1 where nothing is. */
 int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
-                int32_t n, const int32_t *pages, double seconds, bool only_full);
+                   int32_t n, const int32_t *pages, double seconds, bool only_full);
 
 /* Give up kept pages, least worth first, until n more are free. Returns how many became free: less where sequences use the rest. */
 int32_t prefix_evict(struct prefix *p, int32_t n);

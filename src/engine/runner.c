@@ -138,27 +138,6 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
     return ERR_OK;
 }
 
-/* Only pages of full layers can be found by their ids alone: what windows and states hold stands at one number of tokens. */
-static bool runner_can_keep(const struct model *m)
-{
-    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (m->has_group[g] != (g == MODEL_GROUP_FULL))
-            return false;
-    return true;
-}
-
-static enum err_code runner_alloc_prefix(struct runner *r, int64_t keep_bytes, struct err *err)
-{
-    if (keep_bytes == 0 || !runner_can_keep(r->model))
-        return ERR_OK;
-    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
-    int64_t n = keep_bytes / (int64_t)r->page_bytes[MODEL_GROUP_FULL];
-    r->hit_pages = mem_try_array(MEM_CAT_KV, (size_t)kv_pages_for(r->n_ctx), sizeof(*r->hit_pages));
-    if (!r->hit_pages)
-        return err_set(err, ERR_NOMEM, "prompt cache: no memory for %d tokens", r->n_ctx);
-    return prefix_init(&r->prefix, p, n < p->n_pages ? (int32_t)n : p->n_pages, err);
-}
-
 static enum err_code runner_alloc_seqs(struct runner *r, struct err *err)
 {
     r->seqs = mem_alloc(MEM_CAT_KV, (size_t)r->max_seqs * sizeof(*r->seqs));
@@ -228,7 +207,7 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     if (!code)
         code = runner_alloc_seqs(r, err);
     if (!code)
-        code = runner_alloc_prefix(r, o->keep_bytes, err);
+        code = runner_keep_alloc(r, o->keep_bytes, err);
     if (!code)
         code = runner_alloc_step(r, err);
     if (code) {
@@ -249,8 +228,7 @@ void runner_free(struct runner *r)
             kv_table_release(&r->seqs[i].tables[g]);
         }
     mem_free(MEM_CAT_KV, r->seqs);
-    prefix_release(&r->prefix);
-    mem_free(MEM_CAT_KV, r->hit_pages);
+    runner_keep_free(r);
     runner_state_free(r);
     if (r->slab)
         r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->slab, r->slab_bytes);
@@ -273,17 +251,6 @@ void runner_free(struct runner *r)
 
 /* --- sequences --- */
 
-/* n pages of the group that are free and not promised: kept histories and snapshots give theirs up for it, if that is enough. */
-static bool runner_make_room(struct runner *r, int group, int32_t n)
-{
-    int32_t lacks = n - runner_unpromised(r, group);
-    if (lacks > 0 && group == MODEL_GROUP_FULL && prefix_idle(&r->prefix) >= lacks)
-        prefix_evict(&r->prefix, lacks);
-    if (lacks > 0 && group == MODEL_GROUP_STATE)
-        (void)runner_free_slots(r, n, NULL);
-    return n <= runner_unpromised(r, group);
-}
-
 enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err)
 {
     int32_t i = 0;
@@ -305,7 +272,7 @@ void runner_rewind(struct runner *r, int32_t seq)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &s->tables[g]);
     s->len = s->n_tentative = 0;
-    prefix_trim(&r->prefix); /* what the sequence used with the tree is idle now */
+    runner_trim(r); /* what the sequence used with the tree is idle now */
 }
 
 void runner_close(struct runner *r, int32_t seq)
@@ -378,8 +345,8 @@ static int32_t runner_share_less(const struct runner *r, int32_t from, int32_t n
                                : (n - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
 }
 
-static void runner_share_group(struct runner *r, int group, struct kv_table *to,
-                               const struct kv_table *from, int32_t n_tokens)
+void runner_share_group(struct runner *r, int group, struct kv_table *to,
+                        const struct kv_table *from, int32_t n_tokens)
 {
     struct kv_pool *p = &r->pools[group];
     int32_t first = runner_copy_first(r, group, n_tokens);
@@ -419,56 +386,6 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
         runner_copy_slot(r, runner_slot(s), runner_slot_at(r, from, n));
     s->len = n;
     return n;
-}
-
-/* --- kept histories --- */
-
-void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
-                 const int32_t *ids, int32_t n_tokens, bool only_full)
-{
-    const struct runner_seq *s = &r->seqs[seq];
-    BUG_ON(!s->is_open || n_tokens > s->len);
-    if (r->prefix.max_idle == 0)
-        return;
-    prefix_put(&r->prefix, salt, ids, n_tokens, s->tables[MODEL_GROUP_FULL].pages, r->token_seconds,
-               only_full);
-}
-
-/* The entry behind the table's shared ones becomes a copy of the page, of which the tokens below n_tokens are wanted. False: no room. */
-static bool runner_reuse_part(struct runner *r, struct kv_table *t, int32_t page, int32_t n_tokens)
-{
-    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
-    kv_pool_hold(p, page); /* it must not be given up for its own copy */
-    bool has_room = runner_make_room(r, MODEL_GROUP_FULL, 1);
-    if (has_room) {
-        enum err_code code = kv_table_reserve(p, t, 1, NULL);
-        if (!code)
-            code = kv_table_extend(p, t, n_tokens, NULL);
-        BUG_ON(code != ERR_OK); /* runner_make_room has asked */
-        for (int64_t l = 0; l < r->model->n_layers; l++)
-            ops_kv_copy_page(r->model->be, &r->layers[l], t->pages[t->n - 1], page);
-    }
-    kv_pool_drop(p, page);
-    return has_room;
-}
-
-int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
-                     const int32_t *ids, int32_t n)
-{
-    struct runner_seq *s = &r->seqs[seq];
-    struct kv_table *t = &s->tables[MODEL_GROUP_FULL];
-    struct prefix_hit hit = { .pages = r->hit_pages };
-    BUG_ON(!s->is_open || s->len > 0 || t->n > 0 || t->n_reserved > 0);
-    if (r->prefix.max_idle == 0)
-        return 0;
-    prefix_find(&r->prefix, salt, ids, n, &hit);
-    int32_t n_full = hit.n_tokens / KV_PAGE_TOKENS;
-    const struct kv_table found = { .pages = hit.pages, .n = n_full, .cap = t->cap };
-    kv_table_share(&r->pools[MODEL_GROUP_FULL], t, &found, n_full);
-    s->len = n_full * KV_PAGE_TOKENS;
-    if (hit.n_tokens > s->len && runner_reuse_part(r, t, hit.pages[n_full], hit.n_tokens))
-        s->len = hit.n_tokens;
-    return s->len;
 }
 
 /* --- rollback --- */
@@ -662,7 +579,7 @@ void runner_usage(const struct runner *r, struct engine_usage *out)
             out->groups[out->n_groups].page_bytes = (int64_t)r->page_bytes[g];
             out->groups[out->n_groups].n_pages = r->pools[g].n_pages;
             out->groups[out->n_groups].n_free = r->pools[g].n_free;
-            out->groups[out->n_groups].n_kept = g == MODEL_GROUP_FULL ? prefix_idle(&r->prefix) : 0;
+            out->groups[out->n_groups].n_kept = runner_kept_pages(r, g);
             out->groups[out->n_groups++].n_promised = r->pools[g].n_reserved;
         }
 }
@@ -670,7 +587,7 @@ void runner_usage(const struct runner *r, struct engine_usage *out)
 enum err_code runner_check(const struct runner *r, struct err *err)
 {
     enum err_code code = ERR_OK;
-    size_t n_max = (size_t)r->max_seqs + (size_t)r->n_snapshots;
+    size_t n_max = (size_t)r->max_seqs + (size_t)r->n_snapshots + (size_t)r->n_ends;
     const struct kv_table **tables = mem_alloc(MEM_CAT_KV, n_max * sizeof(*tables));
     const struct kv_pool *full = &r->pools[MODEL_GROUP_FULL];
     int32_t *held = mem_alloc(MEM_CAT_KV, (size_t)full->n_pages * sizeof(*held));
@@ -683,6 +600,8 @@ enum err_code runner_check(const struct runner *r, struct err *err)
             tables[n++] = &r->seqs[i].tables[g];
         for (int32_t i = 0; i < r->n_snapshots && g == MODEL_GROUP_STATE; i++)
             tables[n++] = &r->snapshots[i].table;
+        for (int32_t i = 0; i < r->n_ends && g != MODEL_GROUP_FULL; i++)
+            tables[n++] = &r->ends[i].tables[g];
         if (r->pools[g].n_pages > 0)
             code = kv_pool_check(&r->pools[g], tables, n, g == MODEL_GROUP_FULL ? held : NULL, err);
     }

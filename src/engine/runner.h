@@ -46,6 +46,16 @@ struct runner_snapshot {
     struct kv_table table; /* its slot, where it is held */
 };
 
+/* What a sequence that has ended left of windows and states behind its first len tokens (0 = nothing is held). */
+struct runner_end {
+    int32_t node; /* of the tree, in which the last of the tokens lies */
+    int32_t len;
+    uint64_t age;
+    struct kv_table tables[MODEL_GROUP_COUNT]; /* none of full layers: the tree has those */
+};
+
+#define RUNNER_ENDS_PER_SEQ 4
+
 struct runner {
     const struct model *model;
     int32_t n_ctx;
@@ -61,7 +71,12 @@ struct runner {
     uint8_t *slab;           /* [slab_bytes] backend memory that the layers share */
     size_t slab_bytes;
     struct model_scratch scratch;
-    int32_t *hit_pages;                        /* [kv_pages_for(n_ctx)] */
+    int32_t *hit_pages;      /* [2 * kv_pages_for(n_ctx)] pages, then nodes */
+    struct runner_end *ends; /* [n_ends] */
+    int32_t n_ends;
+    uint64_t next_end;
+    const struct runner_end *end_in_use; /* that a sequence is beginning with: not to be dropped */
+    int64_t keep_bytes_max;
     int32_t *ids, *pos;                        /* [max_rows] */
     uint8_t *failed;                           /* [max_rows] */
     int32_t *out_rows;                         /* [max_out] */

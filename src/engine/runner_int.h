@@ -1,4 +1,5 @@
-/* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_state.c: slots of recurrent layers. */
+/* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_state.c: slots of recurrent layers.
+ * runner_keep.c: histories that outlive their sequences. */
 #ifndef PLUMB_ENGINE_RUNNER_INT_H
 #define PLUMB_ENGINE_RUNNER_INT_H
 
@@ -19,6 +20,24 @@ static inline int32_t runner_slot(const struct runner_seq *s)
 {
     return s->tables[MODEL_GROUP_STATE].pages[0];
 }
+
+/* Begin the group's table with the first n_tokens of another one: runner_share without the states' bytes. */
+void runner_share_group(struct runner *r, int group, struct kv_table *to,
+                        const struct kv_table *from, int32_t n_tokens);
+
+/* --- kept histories --- */
+
+/* Errors: ERR_NOMEM. */
+enum err_code runner_keep_alloc(struct runner *r, int64_t keep_bytes, struct err *err) MUST_CHECK;
+void runner_keep_free(struct runner *r);
+/* n pages of the group that are free and not promised: kept histories and snapshots give theirs up for it, if that is enough. */
+bool runner_make_room(struct runner *r, int group, int32_t n);
+/* Give up what is over the budget. */
+void runner_trim(struct runner *r);
+/* Pages of the group that only kept histories hold. */
+int32_t runner_kept_pages(const struct runner *r, int group);
+
+/* --- recurrent layers --- */
 
 /* Memory for slots, kept rows and snapshots. Errors: ERR_NOMEM. */
 enum err_code runner_state_alloc(struct runner *r, struct err *err) MUST_CHECK;

@@ -105,3 +105,16 @@ def test_the_budget_is_a_bound(path):
             assert 0 < cache["kept"] * cache["page_bytes"] <= 6 << 20
         assert cache["free"] + cache["kept"] == cache["pages"] and cache["promised"] == 0
         assert b"plumb_cache_pages_kept{group=\"full\"}" in s.call("/metrics")[2]
+
+
+def test_windows_begin_where_an_answer_ended():
+    ids = [(i * 37 + i * i) % 5000 + 300 for i in range(700)]  # longer than the window
+    q = {"max_tokens": 6, "temperature": 0, "logprobs": 2}
+    gemma = str(fetched_model("gemma3-270m"))
+    with serve(gemma) as s, serve(gemma, "--prompt-cache", "0") as cold:
+        assert cached(s.complete(ids, max_tokens=1)[1]["usage"]) == 0
+        for more, found in (([7, 8, 9], 700), ([7, 8, 10], 700), ([5], 700)):
+            r = s.complete(ids + more, **q)[1]
+            assert r["choices"] == cold.complete(ids + more, **q)[1]["choices"]
+            assert cached(r["usage"]) >= found
+        assert s.stats()["cache"]["window"]["kept"] > 0

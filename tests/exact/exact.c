@@ -86,7 +86,7 @@ static const struct scenario scenarios[] = {
     { "mixed 3", SCHEDULE_MIXED, 3 },         { "preempted 1", SCHEDULE_PREEMPTED, 1 },
     { "preempted 2", SCHEDULE_PREEMPTED, 2 }, { "shared prompt", SCHEDULE_FORKED, 100 },
     { "shared half", SCHEDULE_FORKED, 50 },   { "warm", SCHEDULE_WARM, 100 },
-    { "warm half", SCHEDULE_WARM, 50 },
+    { "warm half", SCHEDULE_WARM, 50 },       { "warm end", SCHEDULE_WARM, -50 },
 };
 
 /* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from

@@ -28,6 +28,7 @@ struct lab {
     struct engine_bytes *token_bytes;
     int32_t n_vocab;
     int32_t end_id;
+    bool keeps_plenty;
     int64_t n_reused; /* ids that rows began with */
 };
 
@@ -56,7 +57,7 @@ enum schedule {
     SCHEDULE_MIXED, /* all at once: random joins, chunks and pauses, and a stranger that is cancelled; chunk is the seed */
     SCHEDULE_PREEMPTED, /* the same, and rows give up their memory at random points */
     SCHEDULE_FORKED, /* each request begins with what a row of the same prompt has computed, chunk per cent of it */
-    SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise */
+    SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise; below 0: that ended there */
 };
 
 struct scenario {

@@ -58,7 +58,7 @@ static int64_t lab_page_bytes(const struct lab *lab, const struct lab_config *co
 enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
                        struct err *err)
 {
-    *lab = (struct lab){ 0 };
+    *lab = (struct lab){ .keeps_plenty = config->keep_pages >= 100 };
     enum err_code code = lab_open_backend(lab, config, err);
     if (!code)
         code = weights_open(path, &lab->weights, err);
@@ -410,11 +410,21 @@ static enum err_code warm_run(struct lab *lab, int32_t percent, const struct exa
     static struct exact_request lead;
     struct runner_row row;
     lead = *req;
-    enum err_code code = fork_lead(lab, &lead, percent, &row, err);
+    if (percent < 0)
+        lead.engine.n_prompt = lead.engine.n_prompt * -percent / 100 + 1;
+    enum err_code code = fork_lead(lab, &lead, percent < 0 ? 100 : percent, &row, err);
     row_close(lab, &row);
     if (!code)
         code = runner_check(engine_model_runner(lab->engine), err);
     return code ? code : alone_run(lab, 7, req, record, err);
+}
+
+/* Windows and states are found only where a row has ended, and where there is room for theirs. */
+static bool lab_must_reuse(const struct lab *lab, const struct scenario *sc)
+{
+    bool has_ends =
+        lab->model->has_group[MODEL_GROUP_WINDOW] || lab->model->has_group[MODEL_GROUP_STATE];
+    return !has_ends || (sc->chunk < 0 && lab->keeps_plenty);
 }
 
 enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
@@ -432,8 +442,7 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
         lab->n_reused = 0;
         for (int i = 0; i < n && !code; i++)
             code = warm_run(lab, sc->chunk, &requests[i], &records[i], err);
-        if (!code && lab->n_reused == 0 && !lab->model->has_group[MODEL_GROUP_WINDOW] &&
-            !lab->model->has_group[MODEL_GROUP_STATE])
+        if (!code && lab->n_reused == 0 && lab_must_reuse(lab, sc))
             code = err_set(err, ERR_STATE, "no request began with what was kept");
         return code;
     case SCHEDULE_FORKED:

@@ -220,6 +220,8 @@ static void world_turn(struct world *w)
         l->pending = l->kind->req.n_prompt + l->n;
         l->promised = 0;
         w->n_rewound++;
+        if (dice(w, 2) == 0)
+            world_reuse(w, l);
     } else if (what == 4) {
         world_share(w, l);
         world_reuse(w, l);
@@ -253,8 +255,8 @@ static void random_operations_change_no_answer(void **state)
         assert_in_range(w.n_rewound, 5, 10000);
         assert_in_range(w.n_refused, 5, 10000);
         assert_in_range(w.n_finished, 10, 10000);
-        assert_int_equal(w.n_reused > 5,
-                         keep_pages[k] > 0 && !w.t.model->has_group[MODEL_GROUP_WINDOW]);
+        int least = w.t.model->has_group[MODEL_GROUP_WINDOW] ? 50 : 1; /* pages */
+        assert_int_equal(w.n_reused > 3, keep_pages[k] >= least);
         print_message("%s: %d shared, %d reused, %d rewound, %d refused, %d finished\n", files[f],
                       w.n_shared, w.n_reused, w.n_rewound, w.n_refused, w.n_finished);
         for (int r = 0; r < ROWS; r++)
@@ -266,6 +268,8 @@ static void random_operations_change_no_answer(void **state)
         for (int32_t g = 0; g < u.n_groups; g++)
             assert_int_equal(u.groups[g].n_free + u.groups[g].n_kept, u.groups[g].n_pages);
         assert_in_range(u.groups[0].n_kept, 0, keep_pages[k]);
+        if (keep_pages[k] == 0 && u.n_groups > 1)
+            assert_int_equal(u.groups[1].n_kept, 0);
         tiny_engine_close(&w.t);
     }
 }

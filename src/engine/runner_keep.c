@@ -1,0 +1,270 @@
+/* runner_keep.c - histories that outlive their sequences: the tree of full layers' pages, and beside it what cannot be cut.
+ *
+ * A window's pages and the state of recurrent layers stand at one number of tokens. When a sequence ends, what it had there is kept as
+ * an *end*, hung on the tree's node in which the last token lies; a sequence that begins alike begins at the longest such end that it
+ * covers. Nothing is copied for keeping: the pages change hands. Ends are the first to go, the longest unused before others. */
+#include "engine/runner_int.h"
+#include "tensor/ops.h"
+
+#include <string.h>
+
+static bool runner_has_ends(const struct runner *r)
+{
+    return r->model->has_group[MODEL_GROUP_WINDOW] || r->model->has_group[MODEL_GROUP_STATE];
+}
+
+/* --- ends --- */
+
+static bool end_is_held(const struct runner_end *e)
+{
+    return e->len > 0;
+}
+
+static void end_drop(struct runner *r, struct runner_end *e)
+{
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        kv_table_reset(&r->pools[g], &e->tables[g]);
+    e->len = 0;
+}
+
+static int64_t end_bytes(const struct runner *r, const struct runner_end *e)
+{
+    int64_t bytes = 0;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        bytes += (int64_t)(e->tables[g].n - e->tables[g].first) * (int64_t)r->page_bytes[g];
+    return bytes;
+}
+
+/* The end that was unused for longest, but for the one that a sequence is beginning with. */
+static struct runner_end *end_oldest(struct runner *r)
+{
+    struct runner_end *oldest = NULL;
+    for (int32_t i = 0; i < r->n_ends; i++) {
+        struct runner_end *e = &r->ends[i];
+        if (end_is_held(e) && e != r->end_in_use && (!oldest || e->age < oldest->age))
+            oldest = e;
+    }
+    return oldest;
+}
+
+static void end_moved(void *ctx, int32_t node, int32_t heir)
+{
+    struct runner *r = ctx;
+    for (int32_t i = 0; i < r->n_ends; i++) {
+        struct runner_end *e = &r->ends[i];
+        if (!end_is_held(e) || e->node != node)
+            continue;
+        e->node = heir;
+        if (heir < 0)
+            end_drop(r, e);
+    }
+}
+
+/* The sequence's window and state become an end: its table's references are taken over when it lets go of them. */
+static void end_put(struct runner *r, const struct runner_seq *s, int32_t node)
+{
+    struct runner_end *to = NULL;
+    for (int32_t i = 0; i < r->n_ends; i++) {
+        struct runner_end *e = &r->ends[i];
+        if (end_is_held(e) && e->node == node && e->len == s->len) {
+            e->age = r->next_end++;
+            return;
+        }
+        if (!end_is_held(e))
+            to = e;
+    }
+    if (!to) {
+        to = end_oldest(r);
+        end_drop(r, to);
+    }
+    to->node = node;
+    to->len = s->len;
+    to->age = r->next_end++;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (g != MODEL_GROUP_FULL)
+            kv_table_hold(&r->pools[g], &to->tables[g], &s->tables[g]);
+}
+
+/* The longest end that lies on the way that the lookup went. */
+static struct runner_end *end_find(struct runner *r, const struct prefix_hit *hit)
+{
+    struct runner_end *best = NULL;
+    for (int32_t i = 0; i < r->n_ends; i++) {
+        struct runner_end *e = &r->ends[i];
+        if (end_is_held(e) && e->len <= hit->n_tokens &&
+            hit->nodes[(e->len - 1) / KV_PAGE_TOKENS] == e->node && (!best || e->len > best->len))
+            best = e;
+    }
+    return best;
+}
+
+/* --- memory --- */
+
+enum err_code runner_keep_alloc(struct runner *r, int64_t keep_bytes, struct err *err)
+{
+    if (keep_bytes == 0 || !r->model->has_group[MODEL_GROUP_FULL])
+        return ERR_OK;
+    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
+    int64_t n = keep_bytes / (int64_t)r->page_bytes[MODEL_GROUP_FULL];
+    int32_t n_pages = kv_pages_for(r->n_ctx);
+    r->keep_bytes_max = keep_bytes;
+    r->n_ends = runner_has_ends(r) ? r->max_seqs * RUNNER_ENDS_PER_SEQ : 0;
+    r->hit_pages = mem_try_array(MEM_CAT_KV, (size_t)n_pages * 2, sizeof(*r->hit_pages));
+    r->ends = mem_try_array(MEM_CAT_KV, (size_t)r->n_ends, sizeof(*r->ends));
+    if (!r->hit_pages || !r->ends)
+        return err_set(err, ERR_NOMEM, "prompt cache: no memory for %d tokens", r->n_ctx);
+    enum err_code code = ERR_OK;
+    for (int32_t i = 0; i < r->n_ends && !code; i++)
+        for (int g = 0; g < MODEL_GROUP_COUNT && !code; g++)
+            if (g != MODEL_GROUP_FULL)
+                code = kv_table_init(&r->ends[i].tables[g], n_pages, err);
+    if (!code)
+        code = prefix_init(&r->prefix, p, n < p->n_pages ? (int32_t)n : p->n_pages, err);
+    r->prefix.removed = end_moved;
+    r->prefix.ctx = r;
+    return code;
+}
+
+void runner_keep_free(struct runner *r)
+{
+    for (int32_t i = 0; r->ends && i < r->n_ends; i++) {
+        end_drop(r, &r->ends[i]);
+        for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+            kv_table_release(&r->ends[i].tables[g]);
+    }
+    r->prefix.removed = NULL;
+    prefix_release(&r->prefix);
+    mem_free(MEM_CAT_KV, r->ends);
+    mem_free(MEM_CAT_KV, r->hit_pages);
+}
+
+bool runner_make_room(struct runner *r, int group, int32_t n)
+{
+    int32_t lacks = n - runner_unpromised(r, group);
+    struct runner_end *e;
+    if (lacks > 0 && group == MODEL_GROUP_FULL && prefix_idle(&r->prefix) >= lacks)
+        prefix_evict(&r->prefix, lacks);
+    while (group != MODEL_GROUP_FULL && runner_unpromised(r, group) < n && (e = end_oldest(r)))
+        end_drop(r, e);
+    if (group == MODEL_GROUP_STATE && runner_unpromised(r, group) < n)
+        (void)runner_free_slots(r, n, NULL);
+    return n <= runner_unpromised(r, group);
+}
+
+void runner_trim(struct runner *r)
+{
+    int64_t bytes = 0;
+    struct runner_end *e;
+    if (r->prefix.max_idle == 0)
+        return;
+    for (int32_t i = 0; i < r->n_ends; i++)
+        bytes += end_bytes(r, &r->ends[i]);
+    if (r->n_ends > 0)
+        bytes += (int64_t)prefix_idle(&r->prefix) * (int64_t)r->page_bytes[MODEL_GROUP_FULL];
+    while (bytes > r->keep_bytes_max && (e = end_oldest(r))) {
+        bytes -= end_bytes(r, e);
+        end_drop(r, e);
+    }
+    prefix_trim(&r->prefix);
+}
+
+int32_t runner_kept_pages(const struct runner *r, int group)
+{
+    int32_t n = 0;
+    if (group == MODEL_GROUP_FULL)
+        return prefix_idle(&r->prefix);
+    for (int32_t i = 0; i < r->n_ends; i++)
+        n += r->ends[i].tables[group].n - r->ends[i].tables[group].first;
+    return n;
+}
+
+/* --- keeping and beginning --- */
+
+void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+                 const int32_t *ids, int32_t n_tokens, bool only_full)
+{
+    struct runner_seq *s = &r->seqs[seq];
+    BUG_ON(!s->is_open || n_tokens > s->len);
+    if (r->prefix.max_idle == 0)
+        return;
+    if (runner_has_state(r))
+        runner_settle(r, seq, s->len);
+    int32_t node = prefix_put(&r->prefix, salt, ids, n_tokens, s->tables[MODEL_GROUP_FULL].pages,
+                              r->token_seconds, only_full);
+    if (node >= 0 && !only_full && n_tokens == s->len && r->n_ends > 0)
+        end_put(r, s, node);
+}
+
+/* The entry behind the table's shared ones becomes a copy of the page, of which the tokens below n_tokens are wanted. False: no room. */
+static bool runner_reuse_part(struct runner *r, struct kv_table *t, int32_t page, int32_t n_tokens)
+{
+    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
+    kv_pool_hold(p, page); /* it must not be given up for its own copy */
+    bool has_room = runner_make_room(r, MODEL_GROUP_FULL, 1);
+    if (has_room) {
+        enum err_code code = kv_table_reserve(p, t, 1, NULL);
+        if (!code)
+            code = kv_table_extend(p, t, n_tokens, NULL);
+        BUG_ON(code != ERR_OK); /* runner_make_room has asked */
+        for (int64_t l = 0; l < r->model->n_layers; l++)
+            if (r->model->layers[l].group == MODEL_GROUP_FULL)
+                ops_kv_copy_page(r->model->be, &r->layers[l], t->pages[t->n - 1], page);
+    }
+    kv_pool_drop(p, page);
+    return has_room;
+}
+
+/* The full layers' pages of the first n_tokens. Returns how many there was room for. */
+static int32_t runner_reuse_full(struct runner *r, struct kv_table *t, const struct prefix_hit *hit,
+                                 int32_t n_tokens)
+{
+    int32_t n_full = n_tokens / KV_PAGE_TOKENS, len = n_full * KV_PAGE_TOKENS;
+    const struct kv_table found = { .pages = hit->pages, .n = n_full, .cap = t->cap };
+    kv_table_share(&r->pools[MODEL_GROUP_FULL], t, &found, n_full);
+    if (n_tokens > len && runner_reuse_part(r, t, hit->pages[n_full], n_tokens))
+        len = n_tokens;
+    return len;
+}
+
+/* Copies of the end's window and state. False: no room. */
+static bool runner_reuse_end(struct runner *r, struct runner_seq *s, const struct runner_end *e)
+{
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        if (g == MODEL_GROUP_FULL || !r->model->has_group[g])
+            continue;
+        if (!runner_make_room(r, g, e->tables[g].n - e->tables[g].first))
+            return false;
+        runner_share_group(r, g, &s->tables[g], &e->tables[g], e->len);
+        if (g == MODEL_GROUP_STATE)
+            runner_copy_slot(r, runner_slot(s), e->tables[g].pages[0]);
+    }
+    return true;
+}
+
+int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+                     const int32_t *ids, int32_t n)
+{
+    struct runner_seq *s = &r->seqs[seq];
+    struct kv_table *t = &s->tables[MODEL_GROUP_FULL];
+    struct prefix_hit hit = { .pages = r->hit_pages,
+                              .nodes = r->hit_pages + kv_pages_for(r->n_ctx) };
+    BUG_ON(!s->is_open || s->len > 0 || t->n > 0 || t->n_reserved > 0);
+    if (r->prefix.max_idle == 0)
+        return 0;
+    prefix_find(&r->prefix, salt, ids, n, &hit);
+    if (r->n_ends == 0)
+        return s->len = runner_reuse_full(r, t, &hit, hit.n_tokens);
+    struct runner_end *e = end_find(r, &hit);
+    if (!e)
+        return 0;
+    r->end_in_use = e;
+    e->age = r->next_end++;
+    int32_t len = e->len; /* making room for the pages may cost the node that the end hangs on */
+    bool is_whole = runner_reuse_full(r, t, &hit, len) == len && end_is_held(e) &&
+                    runner_reuse_end(r, s, e);
+    r->end_in_use = NULL;
+    if (!is_whole)
+        for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+            kv_table_reset(&r->pools[g], &s->tables[g]);
+    return s->len = is_whole ? len : 0;
+}
