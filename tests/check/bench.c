@@ -62,7 +62,7 @@ static void run_linear(void *ctx)
 
 static void bench_shape(struct bench *k, enum dtype type, int64_t out, int64_t in)
 {
-    static const int rows[] = { 1, 2, 4, 8, 16, 32, 64, 512 };
+    static const int rows[] = { 1, 2, 4, 8, 12, 16, 32, 48, 64, 96, 512 };
     uint8_t *data = check_weight(type, out, in);
     struct lin_bench b = { .be = k->be };
     size_t one = 0;

@@ -84,7 +84,7 @@ struct weight {
     uint8_t *data; /* [n_tiles][tile_bytes], 64-byte aligned */
 };
 
-/* Quantised activations of up to CPU_ROWS rows. Rows lie in blocks of mb = min(rows, 16): row t, group g is at index
+/* Quantised activations of up to CPU_ROWS rows. Rows lie in blocks of mb, the number of rows up to 8, else 16: row t, group g is at index
  * (t / mb * n_groups + g) * mb + t % mb of every array, so the rows of a block are beside each other in each group. */
 struct act {
     int mb;

@@ -49,7 +49,7 @@ bool cpu_linear_reserve(struct cpu_state *st, int64_t in)
 
 static void act_lay_out(struct act *a, uint8_t *mem, int n_rows, int64_t in, bool with_bf16)
 {
-    a->mb = n_rows < TILE ? n_rows : TILE;
+    a->mb = n_rows <= 8 ? n_rows : TILE;
     a->n_groups = in / GROUP;
     size_t n = (size_t)(n_rows + a->mb - 1) / (size_t)a->mb * (size_t)a->mb * (size_t)a->n_groups;
     n = (n + 15) / 16 * 16; /* every array starts at a multiple of 64 bytes */

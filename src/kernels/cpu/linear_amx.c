@@ -15,22 +15,15 @@
  *   kinds bf16 is the faster in the first-level cache (15.3 ns) and the slower with x in the second, being twice as large.
  * - The chain of minimums, which needs no dots, is a pass of its own when no tile instruction is about, over whole rows, whose
  *   accumulators then need not be kept.
- *
- * The tile instructions are spelled in asm: gcc 12's intrinsics declare neither the memory that they read nor all of the
- * configuration, so stores to it may legally be moved. Nothing else in this file touches tile registers. */
-#include "kernels/cpu/linear_zmm.h"
+ */
+#include "kernels/cpu/linear_amx.h"
 
-/* Rows of x from which the tiles win (48: by 15 %; 32: not); in bf16, whose unpacking takes 60 ns a group, later (128: even). */
-#define AMX_ROWS_MIN      48
-#define AMX_ROWS_MIN_BF16 160
+/* Rows of x up to which linear_few_amx.c serves (from 9 on; 32: by 2 to 40 % faster than this file, 48: even, 64: slower by 2 to
+ * 20 %), and from which Q6_K goes in bf16, whose unpacking takes 60 ns a group (128: even). */
+#define FEW_ROWS_MAX  48
+#define BF16_ROWS_MIN 160
 
 /* C: tmm0, tmm1; A (x): tmm4, tmm5; B (w): tmm6, tmm7. */
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t colsb[16];
-    uint8_t rows[16];
-};
-
 static const struct tile_config tiles_int8 = {
     .palette = 1,
     .colsb = { 64, 64, 0, 0, GROUP, GROUP, 64, 64 },
@@ -42,33 +35,6 @@ static const struct tile_config tiles_bf16 = {
     .rows = { 16, 16, 0, 0, 16, 16, GROUP / 2, GROUP / 2 },
 };
 
-/* Per call: the registers are released at its end, so that a thread that is switched out does not carry 8 KiB of tiles. */
-static void tiles_configure(bool wide)
-{
-    __asm__ volatile("ldtilecfg %0" ::"m"(*(wide ? &tiles_bf16 : &tiles_int8)));
-}
-
-static void tiles_release(void)
-{
-    __asm__ volatile("tilerelease");
-}
-
-#define DOT_ZERO 12582912.0f /* 1.5 * 2^23 */
-
-/* A row of C before an int8 product; a stride of 0 makes every row of it. */
-static const _Alignas(64) float dot_zero[TILE] = {
-    DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO,
-    DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO,
-};
-
-/* C = A * B: 16 rows of x, 16 of w. */
-#define PRODUCT_INT8(C, A, B, x, codes)                                                         \
-    __asm__ volatile("tileloadd (%0,%5,1), %%tmm" C "\n\t"                                      \
-                     "tileloadd (%1,%3,1), %%tmm" A "\n\t"                                      \
-                     "tileloadd (%2,%4,1), %%tmm" B "\n\t"                                      \
-                     "tdpbssd %%tmm" B ", %%tmm" A ", %%tmm" C ::"r"(dot_zero),                 \
-                     "r"(x), "r"(codes), "r"((int64_t)GROUP), "r"((int64_t)64), "r"((int64_t)0) \
-                     : "memory")
 /* C = A * B + A * B', where codes holds B and B'. */
 #define PRODUCT_BF16(C, A, B, x, codes)                                    \
     __asm__ volatile("tilezero %%tmm" C "\n\t"                             \
@@ -79,11 +45,6 @@ static const _Alignas(64) float dot_zero[TILE] = {
                      "tdpbf16ps %%tmm" B ", %%tmm" A ", %%tmm" C ::"r"(x), \
                      "r"(codes), "r"((codes) + 2 * STEP), "r"((int64_t)64) \
                      : "memory")
-#define TILE_STORE(C, dot) \
-    __asm__ volatile("tilestored %%tmm" C ", (%0,%1,1)" ::"r"(dot), "r"((int64_t)64) : "memory")
-
-#define STEP (TILE * GROUP) /* elements of a tile A or B */
-
 /* --- unpacking of groups of a tile to scratch --- */
 
 /* As signed bytes. kind is a constant at each call. */
@@ -91,20 +52,12 @@ Z_INLINE void unpack_int8(const enum lin_kind kind, const uint8_t *base, int64_t
                           struct lin_scratch *s)
 {
     const int shift = lin_log2_groups(kind);
-    const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
     for (int k = 0; k < n; k++) {
         const int64_t g = g0 + k;
         const int sub = (int)(g & ((1 << shift) - 1));
         const uint8_t *b = base + (g >> shift) * lin_block_bytes(kind);
-        const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
-        uint8_t *to = s->tiles + k * STEP;
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) {
-            __m512i lo, hi;
-            codes_pair(kind, c, j, &lo, &hi);
-            _mm512_store_si512(to + 64 * j, _mm512_sub_epi8(lo, bias));
-            _mm512_store_si512(to + 256 + 64 * j, _mm512_sub_epi8(hi, bias));
-        }
+        unpack_codes(kind, b + lin_code_offset(kind) + sub * lin_code_bytes(kind),
+                     s->tiles + k * STEP);
         __m512 d, m, m1;
         load_scales(kind, b, sub, &d, &m, &m1);
         _mm512_store_ps(s->scale[k][0], d);
@@ -410,11 +363,15 @@ static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, 
 static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
 {
     const bool wide = j->w->kind == LIN_KIND_Q6_K;
-    if (j->n_rows < (wide ? AMX_ROWS_MIN_BF16 : AMX_ROWS_MIN)) {
+    if (j->n_rows > DIRECT_MAX && j->n_rows <= FEW_ROWS_MAX) {
+        linear_few_grouped(j, tile0, tile1, s);
+        return;
+    }
+    if (j->n_rows <= DIRECT_MAX || (wide && j->n_rows < BF16_ROWS_MIN)) {
         lin_ops_avx512.grouped(j, tile0, tile1, s);
         return;
     }
-    tiles_configure(wide);
+    tiles_configure(wide ? &tiles_bf16 : &tiles_int8);
     through_scratch(j, tile0, tile1, s, chunk, wide ? AMX_CHUNK_BF16 : AMX_CHUNK);
     tiles_release();
 }
@@ -424,4 +381,4 @@ static void plain(const struct lin_job *j, int64_t tile0, int64_t tile1, struct 
     lin_ops_avx512.plain(j, tile0, tile1, s);
 }
 
-const struct lin_ops lin_ops_amx = { "amx", grouped, plain, AMX_ROWS_MIN_BF16 };
+const struct lin_ops lin_ops_amx = { "amx", grouped, plain, BF16_ROWS_MIN };
