@@ -22,7 +22,8 @@ static direct_fn *const direct_of[LIN_KIND_GROUPED][DIRECT_ROWS] = { LIN_KINDS_G
 
 /* A tile's weights stay in the nearest caches while rows of x pass over them, DIRECT_ROWS at a time, so that no pass crosses the
  * border of the activations' own blocks of 16. */
-static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
+static void grouped_direct(const struct lin_job *j, int64_t tile0, int64_t tile1,
+                           struct lin_scratch *s)
 {
     for (int64_t tile = tile0; tile < tile1; tile++) {
         for (int t = 0; t < j->n_rows; t += DIRECT_ROWS) {

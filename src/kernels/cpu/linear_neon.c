@@ -200,4 +200,4 @@ N_INLINE void direct(const enum lin_kind kind, const int nt, const int nq,
 
 #include "kernels/cpu/linear_direct.h"
 
-const struct lin_ops lin_ops_neon = { "neon", grouped, plain, 0 };
+const struct lin_ops lin_ops_neon = { "neon", grouped_direct, plain, 0 };

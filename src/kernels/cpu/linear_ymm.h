@@ -3,13 +3,14 @@
  * Half a tile at a time: one register holds 8 rows x 4 elements of k. Without VNNI, products of unsigned codes and signed
  * activations are added in pairs to int16 (vpmaddubsw), a few of them there, then widened: 8 with 4-bit codes (8 * 2 * 15 * 127 =
  * 30480), 4 with 5 bits (31496), 2 with 6 bits (32004). 8-bit codes would saturate: they go as |w| and x with w's sign (32512).
- * All of it is exact, so the bits are those of every other way. */
+ * All of it is exact, so the bits are those of every other way. Few rows of x unpack codes in registers; more go through scratch, where
+ * half a tile and four rows of x keep to 16 registers. */
 #ifndef PLUMB_KERNELS_CPU_LINEAR_YMM_H
 #define PLUMB_KERNELS_CPU_LINEAR_YMM_H
 
 #if defined(__AVX2__) /* included by files built for it alone; elsewhere empty */
 
-#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/linear_scratch.h"
 #include "kernels/cpu/plain_impl.h"
 
 #include <immintrin.h>
@@ -144,6 +145,9 @@ Y_INLINE void dots_add(struct dots *a, const int bits, const int nt, __m256i w, 
         __m256i x = y_bcast(q + t * GROUP);
         __m256i p = _mm256_maddubs_epi16(mag, bits == 8 ? _mm256_sign_epi8(x, w) : x);
         a->narrow[t] = a->n ? _mm256_add_epi16(a->narrow[t], p) : p;
+        __asm__(
+            ""
+            : "+x"(a->narrow[t])); /* else gcc makes a tree of the sums, and spills its leaves */
     }
     if (++a->n == narrow_max(bits))
         dots_flush(a, nt);
@@ -254,6 +258,114 @@ Y_INLINE void direct(const enum lin_kind kind, const int nt, const struct lin_jo
     }
 
 #include "kernels/cpu/linear_direct.h"
+
+/* --- through scratch: more rows of x --- */
+
+/* Rows of x up to which unpacking into registers, for each DIRECT_ROWS of them again, is not slower (12: by 4 % either way; 16: by 5
+ * to 10 % slower; 512: Q4_K 121 ms against 76). */
+#define YMM_DIRECT_MAX 12
+
+/* Groups [g0, g0 + n) of a tile as unsigned bytes. kind is a constant at each call. */
+Y_INLINE void unpack(const enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+                     struct lin_scratch *s)
+{
+    const int shift = lin_log2_groups(kind);
+    for (int k = 0; k < n; k++) {
+        const int64_t g = g0 + k;
+        const int sub = (int)(g & ((1 << shift) - 1));
+        const uint8_t *b = base + (g >> shift) * lin_block_bytes(kind);
+        const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
+        for (int half = 0; half < 2; half++) {
+            uint8_t *to = s->codes[k] + 32 * half;
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                __m256i lo, hi;
+                codes_pair(kind, c + 32 * half, j, &lo, &hi);
+                _mm256_store_si256((__m256i *)(to + 64 * j), lo);
+                _mm256_store_si256((__m256i *)(to + 256 + 64 * j), hi);
+            }
+            __m256 d, m = _mm256_setzero_ps(), m1 = m;
+            load_scales(kind, b, sub, half, &d, &m, &m1);
+            _mm256_store_ps(s->scale[k][0] + 8 * half, d);
+            _mm256_store_ps(s->scale[k][1] + 8 * half, m);
+            _mm256_store_ps(s->scale[k][2] + 8 * half, m1);
+        }
+    }
+}
+
+/* The groups in scratch times rows [t0, t0 + DIRECT_ROWS) of x, half a tile. Rows that do not exist are computed, and not stored. */
+Y_INLINE void block(const enum lin_kind kind, const struct lin_job *job, int64_t tile, int half,
+                    int t0, struct lin_scratch *s, int u, const struct part *p)
+{
+    enum { NT = DIRECT_ROWS };
+    const bool affine = lin_is_affine(kind), halves = kind == LIN_KIND_Q6_K;
+    const int bits = code_bits(kind);
+    const struct act *x = job->x;
+    const int32_t *neg = neg_of(kind, x);
+    int64_t i = act_index(x, t0, p->g0);
+    __m256 ad[NT], am[NT];
+#pragma GCC unroll 4
+    for (int t = 0; t < NT; t++) {
+        ad[t] = am[t] = _mm256_setzero_ps();
+        if (!p->is_first) {
+            ad[t] = _mm256_load_ps(s->acc[u][0][t0 + t] + 8 * half);
+            if (affine)
+                am[t] = _mm256_load_ps(s->acc[u][1][t0 + t] + 8 * half);
+        }
+    }
+    for (int k = 0; k < p->n; k++, i += TILE) {
+        const int8_t *q = x->q + i * GROUP;
+        const uint8_t *c = s->codes[k] + 32 * half;
+        struct dots a, a1;
+        dots_start(&a, NT, neg ? neg + i : NULL);
+        if (halves)
+            dots_start(&a1, NT, x->neg32_1 + i);
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++)
+            dots_add(halves && j >= 4 ? &a1 : &a, bits, NT, y_load(c + 64 * j), q + 4 * j);
+        const __m256 d = _mm256_load_ps(s->scale[k][0] + 8 * half);
+        const __m256 m = _mm256_load_ps(s->scale[k][1] + 8 * half);
+        const __m256 m1 = _mm256_load_ps(s->scale[k][2] + 8 * half);
+#pragma GCC unroll 4
+        for (int t = 0; t < NT; t++)
+            chain(affine, halves, a.wide[t], halves ? a1.wide[t] : a.wide[t], d, m, m1,
+                  &x->d[i + t], &x->s[i + t], &ad[t], &am[t]);
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < NT; t++) {
+        if (!p->is_last) {
+            _mm256_store_ps(s->acc[u][0][t0 + t] + 8 * half, ad[t]);
+            if (affine)
+                _mm256_store_ps(s->acc[u][1][t0 + t] + 8 * half, am[t]);
+        } else if (t0 + t < job->n_rows) {
+            store_half(job, tile, half, t0 + t, affine ? _mm256_add_ps(ad[t], am[t]) : ad[t]);
+        }
+    }
+}
+
+#define CHUNK(kind)                                                                               \
+    static void chunk_##kind(const struct lin_job *j, int64_t tile, struct lin_scratch *s, int u, \
+                             const struct part *p)                                                \
+    {                                                                                             \
+        const uint8_t *base = j->w->data + (size_t)tile * j->w->tile_bytes;                       \
+        unpack(LIN_KIND_##kind, base, p->g0, p->n, s);                                            \
+        for (int t0 = 0; t0 < j->n_rows; t0 += DIRECT_ROWS)                                       \
+            for (int half = 0; half < 2; half++)                                                  \
+                block(LIN_KIND_##kind, j, tile, half, t0, s, u, p);                               \
+    }
+#define CHUNK_ROW(kind) [LIN_KIND_##kind] = chunk_##kind,
+
+LIN_KINDS_GROUPED(CHUNK)
+
+static chunk_fn *const chunk_of[LIN_KIND_GROUPED] = { LIN_KINDS_GROUPED(CHUNK_ROW) };
+
+static void grouped(const struct lin_job *j, int64_t tile0, int64_t tile1, struct lin_scratch *s)
+{
+    if (j->n_rows <= YMM_DIRECT_MAX)
+        grouped_direct(j, tile0, tile1, s);
+    else
+        through_scratch(j, tile0, tile1, s, chunk_of[j->w->kind], LIN_CHUNK);
+}
 
 #endif
 
