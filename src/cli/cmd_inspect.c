@@ -173,9 +173,13 @@ static void print_summary(const struct weights *w, const struct inspect_total *a
         file_bytes += weights_file_bytes(w, i);
     weights_digest(w, digest);
     printf("file          %s\n", weights_file_path(w, 0));
-    printf("format        GGUF v%d, %d file%s, %.1f MB, alignment %zu\n", weights_gguf_version(w),
-           weights_n_files(w), weights_n_files(w) == 1 ? "" : "s", (double)file_bytes / 1e6,
-           weights_alignment(w));
+    if (weights_is_dir(w))
+        printf("format        safetensors directory, %d file%s, %.1f MB\n", weights_n_files(w),
+               weights_n_files(w) == 1 ? "" : "s", (double)file_bytes / 1e6);
+    else
+        printf("format        GGUF v%d, %d file%s, %.1f MB, alignment %zu\n",
+               weights_gguf_version(w), weights_n_files(w), weights_n_files(w) == 1 ? "" : "s",
+               (double)file_bytes / 1e6, weights_alignment(w));
     printf("digest        %s\n", digest);
     if (name) {
         printf("name          ");
@@ -360,9 +364,11 @@ static void json_model(struct json_writer *j, const struct weights *w)
     struct inspect_total all = inspect_totals(w, by_type);
     weights_digest(w, digest);
     json_begin_object(j);
-    json_field_str(j, "format", "gguf");
-    json_field_int(j, "version", weights_gguf_version(w));
-    json_field_uint(j, "alignment", weights_alignment(w));
+    json_field_str(j, "format", weights_is_dir(w) ? "safetensors" : "gguf");
+    if (!weights_is_dir(w)) {
+        json_field_int(j, "version", weights_gguf_version(w));
+        json_field_uint(j, "alignment", weights_alignment(w));
+    }
     json_files(j, w);
     json_field_str(j, "digest", digest);
     json_metadata(j, w);

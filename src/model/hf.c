@@ -153,8 +153,9 @@ enum err_code hf_str(const struct hf *h, const char *paths, const char *fallback
     return weights_meta(h->w, hf_first(h, paths, key)) ? weights_str(h->w, key, out, err) : ERR_OK;
 }
 
-enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback, bool *out,
-                          struct err *err)
+/* Whether layer i of layer_types is of the kind given; fallback where there is no such list. */
+static enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback,
+                                 bool *out, struct err *err)
 {
     const struct meta_value *v = hf_config(h, "layer_types");
     *out = fallback;
@@ -201,8 +202,8 @@ enum err_code hf_set_str(struct hf *h, const char *name, const char *v, struct e
     return weights_set_str(h->w, hf_key_of(h, name, key), v, err);
 }
 
-enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
-                          struct err *err)
+static enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
+                                 struct err *err)
 {
     char key[HF_PATH_MAX];
     return weights_set_ints(h->w, hf_key_of(h, name, key), v, n, err);
@@ -321,8 +322,8 @@ static void hf_squeeze(struct weights_tensor *t)
         t->shape[n] = 1;
 }
 
-enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *name,
-                      enum hf_transform transform, struct err *err)
+static enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *name,
+                             enum hf_transform transform, struct err *err)
 {
     struct weights_tensor copy = *t;
     switch (transform) {
@@ -429,14 +430,10 @@ static enum err_code hf_translate(struct hf *h, const struct weights_tensor *t, 
 {
     char name[HF_NAME_MAX];
     bool is_done = false;
-    enum err_code code = ERR_OK;
     hf_plain_name(t->name, name);
     if (is_tied && strcmp(name, "lm_head.weight") == 0)
         return ERR_OK; /* a copy of the embedding, or stale: the model never reads it */
-    if (h->map->tensor)
-        code = h->map->tensor(h, t, name, &is_done, err);
-    if (!code && !is_done)
-        code = hf_by_table(h, h->map->tensors, t, name, &is_done, err);
+    enum err_code code = hf_by_table(h, h->map->tensors, t, name, &is_done, err);
     if (!code && !is_done)
         code = hf_by_table(h, hf_names, t, name, &is_done, err);
     if (code || is_done)

@@ -2,7 +2,7 @@
  *
  * A family is written against GGUF alone. When a directory is loaded, hf.c finds the map whose `names` hold config.json's
  * architectures[0] (or its model_type), gives the weights the keys and tensor names that the published converter would write, and
- * loading goes on as from a file. Rows of tables say what is a rule; `more` and `tensor` what is not. */
+ * loading goes on as from a file. Rows of tables say what is a rule; `more` what is not. */
 #ifndef PLUMB_MODEL_HF_H
 #define PLUMB_MODEL_HF_H
 
@@ -51,9 +51,6 @@ struct hf_map {
         *ignored; /* prefixes of tensors that are not loaded; NULL ends; may be NULL */
     enum err_code (*more)(struct hf *h,
                           struct err *err); /* keys that no table can say; may be NULL */
-    /* A tensor under its text-only name, before the tables: sets *is_done where it was taken (hf_emit). May be NULL. */
-    enum err_code (*tensor)(struct hf *h, const struct weights_tensor *t, const char *name,
-                            bool *is_done, struct err *err);
 };
 
 /* config.json's value at the path, of text_config where there is one; NULL if absent or null. */
@@ -68,11 +65,6 @@ enum err_code hf_bool(const struct hf *h, const char *paths, bool fallback, bool
                       struct err *err) MUST_CHECK;
 enum err_code hf_str(const struct hf *h, const char *paths, const char *fallback, const char **out,
                      struct err *err) MUST_CHECK;
-/* Whether layer i of layer_types is of the kind given; fallback where there is no such list.
- * Errors: ERR_INVALID - the list is too short or not of strings. */
-enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback, bool *out,
-                          struct err *err) MUST_CHECK;
-
 /* attention.sliding_window, and attention.sliding_window_pattern (1 = the layer has the window) from layer_types, without it all
  * but every period-th (1: none). */
 enum err_code hf_windows(struct hf *h, int64_t period, struct err *err) MUST_CHECK;
@@ -85,13 +77,8 @@ enum err_code hf_set_int(struct hf *h, const char *name, int64_t v, struct err *
 enum err_code hf_set_float(struct hf *h, const char *name, double v, struct err *err) MUST_CHECK;
 enum err_code hf_set_bool(struct hf *h, const char *name, bool v, struct err *err) MUST_CHECK;
 enum err_code hf_set_str(struct hf *h, const char *name, const char *v, struct err *err) MUST_CHECK;
-enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
-                          struct err *err) MUST_CHECK;
 
-/* Give the model a tensor: *t under a name of GGUF's (copied). */
-enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *name,
-                      enum hf_transform transform, struct err *err) MUST_CHECK;
-/* Give it a vector of our own making (copied). */
+/* Give the model a vector of our own making (copied) under a name of GGUF's. */
 enum err_code hf_emit_vector(struct hf *h, const char *name, const float *v, int64_t n,
                              struct err *err) MUST_CHECK;
 

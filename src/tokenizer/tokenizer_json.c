@@ -11,8 +11,8 @@
 #define READING_TOKENS    (1 << 22)
 #define READING_ENDS      32
 
-enum err_code reading_str(const struct json *obj, const char *key, const char *fallback,
-                          const char **out, struct err *err)
+enum err_code tokenizer_json_str(const struct json *obj, const char *key, const char *fallback,
+                                 const char **out, struct err *err)
 {
     const struct json *v = json_get_set(obj, key);
     *out = fallback;
@@ -24,8 +24,8 @@ enum err_code reading_str(const struct json *obj, const char *key, const char *f
     return ERR_OK;
 }
 
-enum err_code reading_bool(const struct json *obj, const char *key, bool fallback, bool *out,
-                           struct err *err)
+enum err_code tokenizer_json_bool(const struct json *obj, const char *key, bool fallback, bool *out,
+                                  struct err *err)
 {
     const struct json *v = json_get_set(obj, key);
     *out = fallback;
@@ -37,26 +37,26 @@ enum err_code reading_bool(const struct json *obj, const char *key, bool fallbac
     return ERR_OK;
 }
 
-static enum err_code reading_id(const struct json *v, int64_t *out, struct err *err)
+static enum err_code tokenizer_json_id(const struct json *v, int64_t *out, struct err *err)
 {
     return json_to_int(v, "tokenizer.json: a token's id", 0, READING_TOKENS - 1, out, err);
 }
 
 /* --- how many ids there are --- */
 
-static enum err_code reading_count(struct tokenizer_reading *r, const struct json *vocab,
-                                   const struct json *added, struct err *err)
+static enum err_code tokenizer_json_count(struct tokenizer_reading *r, const struct json *vocab,
+                                          const struct json *added, struct err *err)
 {
     int64_t id, most = -1;
     enum err_code code = ERR_OK;
     for (size_t i = 0; json_is(vocab, JSON_TYPE_OBJECT) && i < vocab->n && !code; i++) {
-        code = reading_id(&vocab->members[i].value, &id, err);
+        code = tokenizer_json_id(&vocab->members[i].value, &id, err);
         most = !code && id > most ? id : most;
     }
     if (json_is(vocab, JSON_TYPE_ARRAY))
         most = (int64_t)vocab->n - 1;
     for (size_t i = 0; added && i < added->n && !code; i++) {
-        code = reading_id(json_get(&added->items[i], "id"), &id, err);
+        code = tokenizer_json_id(json_get(&added->items[i], "id"), &id, err);
         most = !code && id > most ? id : most;
     }
     if (!code && (most < 0 || most >= READING_TOKENS))
@@ -79,8 +79,8 @@ static enum err_code reading_count(struct tokenizer_reading *r, const struct jso
 
 /* --- vocabulary --- */
 
-static enum err_code reading_add(struct tokenizer_reading *r, int64_t id, const char *text,
-                                 size_t len, struct err *err)
+static enum err_code tokenizer_json_add(struct tokenizer_reading *r, int64_t id, const char *text,
+                                        size_t len, struct err *err)
 {
     if (r->pieces[id].data)
         return err_set(err, ERR_INVALID, "tokenizer.json: two tokens have the id %lld",
@@ -91,8 +91,8 @@ static enum err_code reading_add(struct tokenizer_reading *r, int64_t id, const 
     return ERR_OK;
 }
 
-static enum err_code reading_vocab(struct tokenizer_reading *r, const struct json *vocab,
-                                   struct err *err)
+static enum err_code tokenizer_json_vocab(struct tokenizer_reading *r, const struct json *vocab,
+                                          struct err *err)
 {
     int64_t id;
     double score;
@@ -100,9 +100,9 @@ static enum err_code reading_vocab(struct tokenizer_reading *r, const struct jso
     if (json_is(vocab, JSON_TYPE_OBJECT))
         for (size_t i = 0; i < vocab->n && !code; i++) {
             const struct json_member *m = &vocab->members[i];
-            code = reading_id(&m->value, &id, err);
+            code = tokenizer_json_id(&m->value, &id, err);
             if (!code)
-                code = reading_add(r, id, m->key, m->key_len, err);
+                code = tokenizer_json_add(r, id, m->key, m->key_len, err);
         }
     else if (json_is(vocab, JSON_TYPE_ARRAY))
         for (size_t i = 0; i < vocab->n && !code; i++) { /* Unigram: [text, score] */
@@ -114,7 +114,8 @@ static enum err_code reading_vocab(struct tokenizer_reading *r, const struct jso
             code = json_to_double(&pair->items[1], "tokenizer.json: a token's score", -1e30, 1e30,
                                   &score, err);
             if (!code)
-                code = reading_add(r, (int64_t)i, pair->items[0].text, pair->items[0].len, err);
+                code =
+                    tokenizer_json_add(r, (int64_t)i, pair->items[0].text, pair->items[0].len, err);
             r->scores[i] = code ? 0 : score;
         }
     else
@@ -123,8 +124,8 @@ static enum err_code reading_vocab(struct tokenizer_reading *r, const struct jso
 }
 
 /* One added token; it may be one of the vocabulary too. */
-static enum err_code reading_added_one(struct tokenizer_reading *r, const struct json *v,
-                                       struct err *err)
+static enum err_code tokenizer_json_added_one(struct tokenizer_reading *r, const struct json *v,
+                                              struct err *err)
 {
     static const struct {
         const char *name;
@@ -136,14 +137,14 @@ static enum err_code reading_added_one(struct tokenizer_reading *r, const struct
     int64_t id;
     bool is_special, has;
     const struct json *content = json_get(v, "content");
-    enum err_code code = reading_id(json_get(v, "id"), &id, err);
+    enum err_code code = tokenizer_json_id(json_get(v, "id"), &id, err);
     if (!code && !json_is(content, JSON_TYPE_STRING))
         code = err_set(err, ERR_INVALID, "tokenizer.json: added_tokens: id %lld has no content",
                        (long long)id);
     if (!code)
-        code = reading_bool(v, "special", false, &is_special, err);
+        code = tokenizer_json_bool(v, "special", false, &is_special, err);
     for (size_t i = 0; i < ARRAY_LEN(names) && !code; i++) {
-        code = reading_bool(v, names[i].name, i == 3 && !is_special, &has, err);
+        code = tokenizer_json_bool(v, names[i].name, i == 3 && !is_special, &has, err);
         r->flags[id] |= !code && has ? names[i].flag : 0;
     }
     if (code)
@@ -154,12 +155,12 @@ static enum err_code reading_added_one(struct tokenizer_reading *r, const struct
     return ERR_OK;
 }
 
-static enum err_code reading_added(struct tokenizer_reading *r, const struct json *added,
-                                   struct err *err)
+static enum err_code tokenizer_json_added(struct tokenizer_reading *r, const struct json *added,
+                                          struct err *err)
 {
     enum err_code code = ERR_OK;
     for (size_t i = 0; added && i < added->n && !code; i++)
-        code = reading_added_one(r, &added->items[i], err);
+        code = tokenizer_json_added_one(r, &added->items[i], err);
     for (int32_t id = 0; id < r->spec.n_tokens && !code; id++) {
         char name[24];
         if (r->pieces[id].data)
@@ -177,8 +178,8 @@ static enum err_code reading_added(struct tokenizer_reading *r, const struct jso
 /* --- models --- */
 
 /* "left right", or ["left", "right"]. */
-static enum err_code reading_merges(struct tokenizer_reading *r, const struct json *merges,
-                                    struct err *err)
+static enum err_code tokenizer_json_merges(struct tokenizer_reading *r, const struct json *merges,
+                                           struct err *err)
 {
     bool has_pairs = merges && merges->n && merges->items[0].type == JSON_TYPE_ARRAY;
     if (!json_is(merges, JSON_TYPE_ARRAY) || merges->n > INT32_MAX)
@@ -209,7 +210,8 @@ static enum err_code reading_merges(struct tokenizer_reading *r, const struct js
 }
 
 /* Members that change ids and that nobody here knows: only their empty values pass. */
-static enum err_code reading_empty(const struct json *model, const char *key, struct err *err)
+static enum err_code tokenizer_json_empty(const struct json *model, const char *key,
+                                          struct err *err)
 {
     const struct json *v = json_get_set(model, key);
     double number = 0;
@@ -220,32 +222,32 @@ static enum err_code reading_empty(const struct json *model, const char *key, st
                     : err_set(err, ERR_UNSUPPORTED, "tokenizer.json: model: %s is not known", key);
 }
 
-static enum err_code reading_unk(struct tokenizer_reading *r, const struct json *model,
-                                 struct err *err)
+static enum err_code tokenizer_json_unk(struct tokenizer_reading *r, const struct json *model,
+                                        struct err *err)
 {
     const char *unk;
-    enum err_code code = reading_str(model, "unk_token", NULL, &unk, err);
+    enum err_code code = tokenizer_json_str(model, "unk_token", NULL, &unk, err);
     r->spec.unk = !code && unk ? map_get(&r->ids, unk, strlen(unk)) : -1;
     return code;
 }
 
-static enum err_code reading_bpe(struct tokenizer_reading *r, const struct json *model,
-                                 struct err *err)
+static enum err_code tokenizer_json_bpe(struct tokenizer_reading *r, const struct json *model,
+                                        struct err *err)
 {
     static const char *const empty[] = { "dropout", "continuing_subword_prefix",
                                          "end_of_word_suffix" };
     struct pipeline_spec *p = &r->pipeline;
-    enum err_code code = reading_unk(r, model, err);
+    enum err_code code = tokenizer_json_unk(r, model, err);
     for (size_t i = 0; i < ARRAY_LEN(empty) && !code; i++)
-        code = reading_empty(model, empty[i], err);
+        code = tokenizer_json_empty(model, empty[i], err);
     if (!code)
-        code = reading_bool(model, "fuse_unk", false, &p->fuses_unk, err);
+        code = tokenizer_json_bool(model, "fuse_unk", false, &p->fuses_unk, err);
     if (!code)
-        code = reading_bool(model, "byte_fallback", false, &p->has_bytes, err);
+        code = tokenizer_json_bool(model, "byte_fallback", false, &p->has_bytes, err);
     if (!code)
-        code = reading_bool(model, "ignore_merges", false, &p->ignores_merges, err);
+        code = tokenizer_json_bool(model, "ignore_merges", false, &p->ignores_merges, err);
     if (!code)
-        code = reading_merges(r, json_get(model, "merges"), err);
+        code = tokenizer_json_merges(r, json_get(model, "merges"), err);
     r->spec.kind = r->is_byte_level ? TOKENIZER_KIND_BPE : TOKENIZER_KIND_BPE_SPM;
     for (int b = 0; b < 256 && p->has_bytes && !r->is_byte_level; b++) {
         char name[8];
@@ -257,15 +259,15 @@ static enum err_code reading_bpe(struct tokenizer_reading *r, const struct json 
 }
 
 /* GGUF's spelling, which the encoder takes: U+2581 in front of what begins a word, nothing in front of what goes on. */
-static enum err_code reading_word_piece(struct tokenizer_reading *r, const struct json *model,
-                                        struct err *err)
+static enum err_code tokenizer_json_word_piece(struct tokenizer_reading *r,
+                                               const struct json *model, struct err *err)
 {
     const char *prefix = "";
     int64_t most = 100;
     const struct json *v = json_get_set(model, "max_input_chars_per_word");
-    enum err_code code = reading_unk(r, model, err);
+    enum err_code code = tokenizer_json_unk(r, model, err);
     if (!code)
-        code = reading_str(model, "continuing_subword_prefix", "##", &prefix, err);
+        code = tokenizer_json_str(model, "continuing_subword_prefix", "##", &prefix, err);
     if (!code && v)
         code = json_to_int(v, "tokenizer.json: max_input_chars_per_word", 0, INT32_MAX, &most, err);
     if (!code && most != 100)
@@ -292,13 +294,13 @@ static enum err_code reading_word_piece(struct tokenizer_reading *r, const struc
     return code;
 }
 
-static enum err_code reading_unigram(struct tokenizer_reading *r, const struct json *model,
-                                     struct err *err)
+static enum err_code tokenizer_json_unigram(struct tokenizer_reading *r, const struct json *model,
+                                            struct err *err)
 {
     bool has_bytes;
     int64_t unk;
     const struct json *v = json_get_set(model, "unk_id");
-    enum err_code code = reading_bool(model, "byte_fallback", false, &has_bytes, err);
+    enum err_code code = tokenizer_json_bool(model, "byte_fallback", false, &has_bytes, err);
     if (!code && has_bytes)
         code = err_set(err, ERR_UNSUPPORTED,
                        "tokenizer.json: model: byte_fallback of a Unigram is not known");
@@ -312,14 +314,14 @@ static enum err_code reading_unigram(struct tokenizer_reading *r, const struct j
     return code;
 }
 
-static enum err_code reading_model(struct tokenizer_reading *r, const struct json *model,
-                                   struct err *err)
+static enum err_code tokenizer_json_model(struct tokenizer_reading *r, const struct json *model,
+                                          struct err *err)
 {
     const char *type;
     const char *guess = json_get(model, "merges")                            ? "BPE"
                         : json_is(json_get(model, "vocab"), JSON_TYPE_ARRAY) ? "Unigram"
                                                                              : "WordPiece";
-    enum err_code code = reading_str(model, "type", guess, &type, err);
+    enum err_code code = tokenizer_json_str(model, "type", guess, &type, err);
     if (code)
         return code;
     bool is_list = strcmp(type, "Unigram") == 0;
@@ -327,19 +329,19 @@ static enum err_code reading_model(struct tokenizer_reading *r, const struct jso
         return err_set(err, ERR_INVALID,
                        "tokenizer.json: model: the vocab of a %s has another form", type);
     if (strcmp(type, "BPE") == 0)
-        return reading_bpe(r, model, err);
+        return tokenizer_json_bpe(r, model, err);
     if (strcmp(type, "WordPiece") == 0)
-        return reading_word_piece(r, model, err);
+        return tokenizer_json_word_piece(r, model, err);
     if (is_list)
-        return reading_unigram(r, model, err);
+        return tokenizer_json_unigram(r, model, err);
     return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: model '%.64s' is not known", type);
 }
 
 /* --- the whole --- */
 
 /* A token that tokenizer_config.json names: a text, or an object with its content. */
-static int32_t reading_named(const struct tokenizer_reading *r, const struct json *config,
-                             const char *key)
+static int32_t tokenizer_json_named(const struct tokenizer_reading *r, const struct json *config,
+                                    const char *key)
 {
     const struct json *v = json_get(config, key);
     if (json_is(v, JSON_TYPE_OBJECT))
@@ -347,16 +349,16 @@ static int32_t reading_named(const struct tokenizer_reading *r, const struct jso
     return json_is(v, JSON_TYPE_STRING) ? map_get(&r->ids, v->text, v->len) : -1;
 }
 
-static void reading_names(struct tokenizer_reading *r, const struct json *config)
+static void tokenizer_json_names(struct tokenizer_reading *r, const struct json *config)
 {
     struct tokenizer_spec *s = &r->spec;
     s->eot = s->eom = -1;
-    s->bos = reading_named(r, config, "bos_token");
-    s->eos = reading_named(r, config, "eos_token");
-    s->pad = reading_named(r, config, "pad_token");
-    s->sep = reading_named(r, config, "sep_token");
-    s->cls = reading_named(r, config, "cls_token");
-    s->mask = reading_named(r, config, "mask_token");
+    s->bos = tokenizer_json_named(r, config, "bos_token");
+    s->eos = tokenizer_json_named(r, config, "eos_token");
+    s->pad = tokenizer_json_named(r, config, "pad_token");
+    s->sep = tokenizer_json_named(r, config, "sep_token");
+    s->cls = tokenizer_json_named(r, config, "cls_token");
+    s->mask = tokenizer_json_named(r, config, "mask_token");
     const struct json *add_bos = json_get(config, "add_bos_token");
     if (!json_get_set(r->root, "post_processor") && json_is(add_bos, JSON_TYPE_BOOL) &&
         add_bos->boolean)
@@ -367,8 +369,8 @@ static void reading_names(struct tokenizer_reading *r, const struct json *config
         s->bos = r->pipeline.head;
 }
 
-static enum err_code reading_run(struct tokenizer_reading *r, const struct json *config,
-                                 struct err *err)
+static enum err_code tokenizer_json_run(struct tokenizer_reading *r, const struct json *config,
+                                        struct err *err)
 {
     const struct json *model = json_get(r->root, "model");
     const struct json *added = json_get_set(r->root, "added_tokens");
@@ -377,31 +379,31 @@ static enum err_code reading_run(struct tokenizer_reading *r, const struct json 
     if (!json_is(model, JSON_TYPE_OBJECT) || (added && added->type != JSON_TYPE_ARRAY))
         return err_set(err, ERR_INVALID,
                        "tokenizer.json: want an object 'model' and an array 'added_tokens'");
-    code = reading_count(r, json_get(model, "vocab"), added, err);
+    code = tokenizer_json_count(r, json_get(model, "vocab"), added, err);
     if (!code)
-        code = reading_vocab(r, json_get(model, "vocab"), err);
+        code = tokenizer_json_vocab(r, json_get(model, "vocab"), err);
     if (!code)
-        code = reading_added(r, added, err);
+        code = tokenizer_json_added(r, added, err);
     if (!code)
-        code = reading_normalizer(r, json_get(r->root, "normalizer"), err);
+        code = tokenizer_json_normalizer(r, json_get(r->root, "normalizer"), err);
     if (!code)
-        code = reading_pre_tokenizer(r, json_get(r->root, "pre_tokenizer"), err);
+        code = tokenizer_json_pre_tokenizer(r, json_get(r->root, "pre_tokenizer"), err);
     if (!code)
-        code = reading_post_processor(r, json_get(r->root, "post_processor"), err);
+        code = tokenizer_json_post_processor(r, json_get(r->root, "post_processor"), err);
     if (!code)
-        code = reading_decoder(r, json_get(r->root, "decoder"), err);
+        code = tokenizer_json_decoder(r, json_get(r->root, "decoder"), err);
     if (!code)
-        code = reading_model(r, model, err);
+        code = tokenizer_json_model(r, model, err);
     if (!code && r->spec.charsmap && r->spec.kind != TOKENIZER_KIND_UGM)
         code = err_set(err, ERR_UNSUPPORTED,
                        "tokenizer.json: normalizer 'Precompiled' without a Unigram model");
     if (!code)
-        reading_names(r, config);
+        tokenizer_json_names(r, config);
     return code;
 }
 
-static enum err_code reading_parse(struct json_doc *doc, const struct tokenizer_str *text,
-                                   const char *name, struct err *err)
+static enum err_code tokenizer_json_parse(struct json_doc *doc, const struct tokenizer_str *text,
+                                          const char *name, struct err *err)
 {
     if (text->len > READING_BYTES_MAX)
         return err_set(err, ERR_FULL, "%s: %zu bytes, at most %zu", name, text->len,
@@ -418,11 +420,11 @@ enum err_code tokenizer_new_json(const struct tokenizer_json_source *src, struct
     struct tokenizer_reading r = { .root = &doc.root };
     arena_init(&r.arena, MEM_CAT_TOKENIZER, (size_t)1 << 31);
     map_init(&r.ids, MEM_CAT_TOKENIZER);
-    enum err_code code = reading_parse(&doc, &src->tokenizer, "tokenizer.json", err);
+    enum err_code code = tokenizer_json_parse(&doc, &src->tokenizer, "tokenizer.json", err);
     if (!code && src->config.data)
-        code = reading_parse(&config, &src->config, "tokenizer_config.json", err);
+        code = tokenizer_json_parse(&config, &src->config, "tokenizer_config.json", err);
     if (!code)
-        code = reading_run(&r, &config.root, err);
+        code = tokenizer_json_run(&r, &config.root, err);
     if (!code) {
         r.spec.pieces = r.pieces;
         r.spec.types = r.types;

@@ -2,6 +2,7 @@
 #ifndef PLUMB_TOKENIZER_TOKENIZER_JSON_INT_H
 #define PLUMB_TOKENIZER_TOKENIZER_JSON_INT_H
 
+#include "base/map.h"
 #include "tokenizer/tokenizer_json.h"
 #include "json/json.h"
 
@@ -18,19 +19,19 @@ struct tokenizer_reading {
 };
 
 /* A string member as C text (no NUL inside). *out is the fallback where it is absent or null. */
-enum err_code reading_str(const struct json *obj, const char *key, const char *fallback,
-                          const char **out, struct err *err) MUST_CHECK;
-enum err_code reading_bool(const struct json *obj, const char *key, bool fallback, bool *out,
-                           struct err *err) MUST_CHECK;
+enum err_code tokenizer_json_str(const struct json *obj, const char *key, const char *fallback,
+                                 const char **out, struct err *err) MUST_CHECK;
+enum err_code tokenizer_json_bool(const struct json *obj, const char *key, bool fallback, bool *out,
+                                  struct err *err) MUST_CHECK;
 
 /* tokenizer_json_steps.c: normalizer and pre_tokenizer to steps, post_processor to head and tail, decoder. */
-enum err_code reading_normalizer(struct tokenizer_reading *r, const struct json *v,
-                                 struct err *err) MUST_CHECK;
-enum err_code reading_pre_tokenizer(struct tokenizer_reading *r, const struct json *v,
-                                    struct err *err) MUST_CHECK;
-enum err_code reading_post_processor(struct tokenizer_reading *r, const struct json *v,
+enum err_code tokenizer_json_normalizer(struct tokenizer_reading *r, const struct json *v,
+                                        struct err *err) MUST_CHECK;
+enum err_code tokenizer_json_pre_tokenizer(struct tokenizer_reading *r, const struct json *v,
+                                           struct err *err) MUST_CHECK;
+enum err_code tokenizer_json_post_processor(struct tokenizer_reading *r, const struct json *v,
+                                            struct err *err) MUST_CHECK;
+enum err_code tokenizer_json_decoder(struct tokenizer_reading *r, const struct json *v,
                                      struct err *err) MUST_CHECK;
-enum err_code reading_decoder(struct tokenizer_reading *r, const struct json *v,
-                              struct err *err) MUST_CHECK;
 
 #endif

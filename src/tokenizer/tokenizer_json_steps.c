@@ -49,9 +49,9 @@ static enum err_code steps_pattern(struct tokenizer_reading *r, const struct jso
                                    const char **out, struct err *err)
 {
     const char *text, *regex;
-    enum err_code code = reading_str(v, "String", NULL, &text, err);
+    enum err_code code = tokenizer_json_str(v, "String", NULL, &text, err);
     if (!code)
-        code = reading_str(v, "Regex", NULL, &regex, err);
+        code = tokenizer_json_str(v, "Regex", NULL, &regex, err);
     if (code)
         return code;
     if (!text && !regex)
@@ -81,13 +81,13 @@ static enum err_code norm_add_if(struct tokenizer_reading *r, bool has, enum nor
 static enum err_code norm_bert(struct tokenizer_reading *r, const struct json *v, struct err *err)
 {
     bool clean, han, lower, accents;
-    enum err_code code = reading_bool(v, "clean_text", true, &clean, err);
+    enum err_code code = tokenizer_json_bool(v, "clean_text", true, &clean, err);
     if (!code)
-        code = reading_bool(v, "handle_chinese_chars", true, &han, err);
+        code = tokenizer_json_bool(v, "handle_chinese_chars", true, &han, err);
     if (!code)
-        code = reading_bool(v, "lowercase", true, &lower, err);
+        code = tokenizer_json_bool(v, "lowercase", true, &lower, err);
     if (!code)
-        code = reading_bool(v, "strip_accents", lower, &accents, err);
+        code = tokenizer_json_bool(v, "strip_accents", lower, &accents, err);
     if (!code)
         code = norm_add_if(r, clean, NORM_KIND_BERT_CLEAN, err);
     if (!code)
@@ -151,15 +151,15 @@ static enum err_code norm_one(struct tokenizer_reading *r, const char *type, con
         s.kind = NORM_KIND_REPLACE;
         code = steps_pattern(r, json_get(v, "pattern"), &s.pattern, err);
         if (!code)
-            code = reading_str(v, "content", "", &s.content, err);
+            code = tokenizer_json_str(v, "content", "", &s.content, err);
     } else if (strcmp(type, "Prepend") == 0) {
         s.kind = NORM_KIND_PREPEND;
-        code = reading_str(v, "prepend", "", &s.content, err);
+        code = tokenizer_json_str(v, "prepend", "", &s.content, err);
     } else if (strcmp(type, "Strip") == 0) {
         s.kind = NORM_KIND_STRIP;
-        code = reading_bool(v, "strip_left", true, &s.left, err);
+        code = tokenizer_json_bool(v, "strip_left", true, &s.left, err);
         if (!code)
-            code = reading_bool(v, "strip_right", true, &s.right, err);
+            code = tokenizer_json_bool(v, "strip_right", true, &s.right, err);
     } else {
         return steps_unknown("normalizer", type, err);
     }
@@ -180,7 +180,7 @@ static enum err_code steps_walk(struct tokenizer_reading *r, const char *part, c
     if (v->type != JSON_TYPE_OBJECT || depth == STEPS_DEPTH)
         return err_set(err, ERR_INVALID, "tokenizer.json: %s: want an object, nested at most %d",
                        part, STEPS_DEPTH);
-    enum err_code code = reading_str(v, "type", "", &type, err);
+    enum err_code code = tokenizer_json_str(v, "type", "", &type, err);
     if (code || strcmp(type, "Sequence") != 0)
         return code ? code : one(r, type, v, err);
     const struct json *items = json_get(v, list);
@@ -191,7 +191,8 @@ static enum err_code steps_walk(struct tokenizer_reading *r, const char *part, c
     return code;
 }
 
-enum err_code reading_normalizer(struct tokenizer_reading *r, const struct json *v, struct err *err)
+enum err_code tokenizer_json_normalizer(struct tokenizer_reading *r, const struct json *v,
+                                        struct err *err)
 {
     return steps_walk(r, "normalizer", "normalizers", v, 0, norm_one, err);
 }
@@ -229,7 +230,7 @@ static enum err_code split_behavior_of(const struct json *v, enum split_behavior
                                          [SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
                                          [SPLIT_CONTIGUOUS] = "Contiguous" };
     const char *name;
-    enum err_code code = reading_str(v, "behavior", "Isolated", &name, err);
+    enum err_code code = tokenizer_json_str(v, "behavior", "Isolated", &name, err);
     for (size_t i = 0; i < ARRAY_LEN(names) && !code; i++)
         if (strcmp(name, names[i]) == 0) {
             *out = (enum split_behavior)i;
@@ -242,9 +243,9 @@ static enum err_code split_byte_level(struct tokenizer_reading *r, const struct 
                                       struct err *err)
 {
     bool has_prefix, has_regex;
-    enum err_code code = reading_bool(v, "add_prefix_space", false, &has_prefix, err);
+    enum err_code code = tokenizer_json_bool(v, "add_prefix_space", false, &has_prefix, err);
     if (!code)
-        code = reading_bool(v, "use_regex", true, &has_regex, err);
+        code = tokenizer_json_bool(v, "use_regex", true, &has_regex, err);
     r->is_byte_level = true;
     if (!code && has_prefix)
         code = split_add(r, &(struct split_step){ .kind = SPLIT_KIND_PREFIX }, err);
@@ -255,9 +256,10 @@ static enum err_code prepend_of(const struct json *v, enum split_prepend *out, s
 {
     bool has_prefix;
     const char *scheme;
-    enum err_code code = reading_bool(v, "add_prefix_space", true, &has_prefix, err);
+    enum err_code code = tokenizer_json_bool(v, "add_prefix_space", true, &has_prefix, err);
     if (!code)
-        code = reading_str(v, "prepend_scheme", has_prefix ? "always" : "never", &scheme, err);
+        code =
+            tokenizer_json_str(v, "prepend_scheme", has_prefix ? "always" : "never", &scheme, err);
     if (code)
         return code;
     *out = strcmp(scheme, "always") == 0  ? SPLIT_PREPEND_ALWAYS
@@ -273,13 +275,13 @@ static enum err_code split_metaspace(struct tokenizer_reading *r, const struct j
     bool is_cut;
     const char *mark;
     struct split_step s = { .kind = SPLIT_KIND_METASPACE };
-    enum err_code code = reading_str(v, "replacement", SPACE_MARK, &mark, err);
+    enum err_code code = tokenizer_json_str(v, "replacement", SPACE_MARK, &mark, err);
     if (!code && strcmp(mark, SPACE_MARK) != 0)
         code = steps_unknown("replacement of a Metaspace", mark, err);
     if (!code)
         code = prepend_of(v, &s.prepend, err);
     if (!code)
-        code = reading_bool(v, "split", true, &is_cut, err);
+        code = tokenizer_json_bool(v, "split", true, &is_cut, err);
     if (!code)
         code = split_add(r, &s, err);
     return code || !is_cut ? code
@@ -295,7 +297,7 @@ static enum err_code split_own(struct tokenizer_reading *r, const struct json *v
     if (!code)
         code = split_behavior_of(v, &behavior, err);
     if (!code)
-        code = reading_bool(v, "invert", false, &is_inverted, err);
+        code = tokenizer_json_bool(v, "invert", false, &is_inverted, err);
     return code ? code : split_add_pattern(r, pattern, behavior, is_inverted, err);
 }
 
@@ -303,7 +305,7 @@ static enum err_code split_digits(struct tokenizer_reading *r, const struct json
                                   struct err *err)
 {
     bool is_each;
-    enum err_code code = reading_bool(v, "individual_digits", false, &is_each, err);
+    enum err_code code = tokenizer_json_bool(v, "individual_digits", false, &is_each, err);
     return code ? code
                 : split_add_pattern(r, "\\p{N}", is_each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false,
                                     err);
@@ -337,7 +339,7 @@ static enum err_code split_one(struct tokenizer_reading *r, const char *type, co
         return code ? code : split_add_pattern(r, STEPS_MARKS, SPLIT_ISOLATED, false, err);
     }
     if (strcmp(type, "CharDelimiterSplit") == 0) {
-        code = reading_str(v, "delimiter", "", &text, err);
+        code = tokenizer_json_str(v, "delimiter", "", &text, err);
         if (!code)
             code = steps_literal(r, text, &text, err);
         return code ? code : split_add_pattern(r, text, SPLIT_REMOVED, false, err);
@@ -345,8 +347,8 @@ static enum err_code split_one(struct tokenizer_reading *r, const char *type, co
     return steps_unknown("pre_tokenizer", type, err);
 }
 
-enum err_code reading_pre_tokenizer(struct tokenizer_reading *r, const struct json *v,
-                                    struct err *err)
+enum err_code tokenizer_json_pre_tokenizer(struct tokenizer_reading *r, const struct json *v,
+                                           struct err *err)
 {
     return steps_walk(r, "pre_tokenizer", "pretokenizers", v, 0, split_one, err);
 }
@@ -393,7 +395,7 @@ static enum err_code post_template(struct tokenizer_reading *r, const struct jso
         if (*out >= 0)
             return err_set(err, ERR_UNSUPPORTED,
                            "tokenizer.json: post_processor: two tokens on one side of a text");
-        code = reading_str(token, "id", "", &name, err);
+        code = tokenizer_json_str(token, "id", "", &name, err);
         if (!code)
             code = post_token(r, v, name, out, err);
     }
@@ -428,8 +430,8 @@ static enum err_code post_one(struct tokenizer_reading *r, const char *type, con
     return code ? code : post_pair(r, v, "sep", &r->pipeline.tail, err);
 }
 
-enum err_code reading_post_processor(struct tokenizer_reading *r, const struct json *v,
-                                     struct err *err)
+enum err_code tokenizer_json_post_processor(struct tokenizer_reading *r, const struct json *v,
+                                            struct err *err)
 {
     r->pipeline.head = r->pipeline.tail = -1;
     return steps_walk(r, "post_processor", "processors", v, 0, post_one, err);
@@ -455,7 +457,8 @@ static enum err_code decode_one(struct tokenizer_reading *r, const char *type, c
     return code;
 }
 
-enum err_code reading_decoder(struct tokenizer_reading *r, const struct json *v, struct err *err)
+enum err_code tokenizer_json_decoder(struct tokenizer_reading *r, const struct json *v,
+                                     struct err *err)
 {
     return steps_walk(r, "decoder", "decoders", v, 0, decode_one, err);
 }

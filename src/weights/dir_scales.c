@@ -146,14 +146,15 @@ static bool scales_is_part(const struct weights *w, const struct weights_tensor 
 static enum err_code scales_join(const struct weights *w, struct weights_tensor *t, struct err *err)
 {
     int len;
-    if (!scales_stem(t, ".weight", &len))
-        return ERR_OK;
-    if (t->type == DTYPE_U32 && scales_find(w, t, len, ".scales"))
+    const struct weights_tensor *s = NULL;
+    bool is_matrix = scales_stem(t, ".weight", &len);
+    if (is_matrix && t->type == DTYPE_U32 && scales_find(w, t, len, ".scales"))
         return scales_join_mlx(w, len, t, err);
     if (!scales_is_fp8(t))
         return ERR_OK;
-    const struct weights_tensor *s = scales_find(w, t, len, ".weight_scale_inv");
-    if (!s)
+    if (is_matrix)
+        s = scales_find(w, t, len, ".weight_scale_inv");
+    if (is_matrix && !s)
         s = scales_find(w, t, len, ".weight_scale");
     if (s)
         return scales_join_fp8(w, s, t, err);

@@ -11,7 +11,7 @@ import pytest
 from fetched import fetched_model
 from test_tokenizer import (KEEP, PLUMB, ROOT, SEED, SHARED_VOCABS, Server, fuzz_text, hf_vocab, same, vocabs,  # noqa: F401
                             well_formed)
-from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers)
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers)
 
 N_TEXTS = 1000
 # Where the library decodes to another text than was encoded: WordPiece joins words with blanks and cleans up; ByteLevel breaks
@@ -170,3 +170,37 @@ def test_trained_shape(tmp_path, name):
         texts = [t for t in texts if b"<unk>" not in t and b"</s>" not in t]
     print(f"seed {SEED}, {len(texts)} texts")
     compare(write_dir(tmp_path / "m", hf.to_str()), hf, texts, "bert" not in name and "split" not in name and name not in NOT_DECODED)
+
+
+def run(folder, text):
+    p = subprocess.run([PLUMB, "tokenize", "--model", folder], input=text.encode(), capture_output=True, timeout=60)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+UNKNOWN = [
+    ({"normalizer": {"type": "Nmt"}}, "normalizer 'Nmt'"),
+    ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "pre_tokenizer 'UnicodeScripts'"),
+    ({"post_processor": {"type": "Other"}}, "post_processor 'Other'"),
+    ({"decoder": {"type": "CTC"}}, "decoder 'CTC'"),
+    ({"model": {"type": "WordLevel", "vocab": {"a": 0}}}, "model 'WordLevel'"),
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "end_of_word_suffix": "</w>"}}, "end_of_word_suffix"),
+    ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"}}, "pattern"),
+    ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Sideways"}}, "behavior 'Sideways'"),
+    ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": []}}, "two tokens have the id 0"),
+    ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "a token's id"),
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a"]]}}, "merges"),
+]
+
+
+@pytest.mark.parametrize("change, text", UNKNOWN, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_is_not_known_is_refused_by_name(tmp_path, change, text):
+    good = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}
+    code, _, err = run(write_dir(tmp_path / "m", json.dumps(good | change)), "a")
+    assert code != 0 and text in err and "tokenizer" in err, err
+
+
+def test_a_directory_without_tokenizer_json_says_so(tmp_path):
+    folder = write_dir(tmp_path / "m", "{}")
+    (folder / "tokenizer.json").unlink()
+    code, _, err = run(folder, "a")
+    assert code != 0 and "no tokenizer.json" in err

@@ -265,6 +265,104 @@ static void hostile_configs_are_refused(void **state)
     assert_non_null(strstr(err.text, "paths are at most"));
 }
 
+/* --- matrices with scales --- */
+
+#define MLX(words, bits_scales)                            \
+    "{" T("m.weight", "U32", "[2," words "]",              \
+          "[0,64]") "," T("m.scales", "BF16", bits_scales, \
+                          "[64,68]") "," T("m.biases", "BF16", bits_scales, "[68,72]") "}"
+
+static void scales_are_joined_with_their_matrix(void **state)
+{
+    static struct image m;
+    struct weights *w;
+    struct err err;
+    make(&m, MLX("8", "[2,1]"), 72);
+    assert_int_equal(
+        open_images(&m, 1, "{\"quantization\":{\"group_size\":32,\"bits\":8}}", &w, &err), ERR_OK);
+    assert_int_equal(weights_n_tensors(w), 1);
+    const struct weights_tensor *t = weights_find(w, "m.weight");
+    assert_int_equal(t->type, DTYPE_MLX8);
+    assert_int_equal(t->shape[0], 32);
+    assert_int_equal(t->shape[1], 2);
+    assert_int_equal(t->scales.cols, 32);
+    assert_int_equal(t->scales.type, DTYPE_BF16);
+    assert_ptr_equal(t->scales.scales, t->data + 64);
+    assert_ptr_equal(t->scales.biases, t->data + 68);
+    weights_close(w);
+    /* the module's own numbers count */
+    assert_int_equal(open_images(&m, 1,
+                                 "{\"quantization\":{\"group_size\":32,\"bits\":8,\"m\":"
+                                 "{\"group_size\":64,\"bits\":4}}}",
+                                 &w, &err),
+                     ERR_OK);
+    assert_int_equal(weights_find(w, "m.weight")->type, DTYPE_MLX4);
+    assert_int_equal(weights_find(w, "m.weight")->shape[0], 64);
+    weights_close(w);
+}
+
+static void scales_of_another_form_are_refused(void **state)
+{
+    static const struct {
+        const char *config, *text;
+    } bad[] = {
+        { "{}", "quantization.bits" },
+        { "{\"quantization\":{\"group_size\":32,\"bits\":7}}", "7 bits" },
+        { "{\"quantization\":{\"group_size\":33,\"bits\":8}}", "groups of 33" },
+        { "{\"quantization\":{\"group_size\":64,\"bits\":8}}", "do not fit" },
+        { "{\"quantization\":{\"group_size\":32,\"bits\":8,\"mode\":\"mxfp4\"}}", "'mxfp4'" },
+        { "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "'gptq'" },
+    };
+    static struct image m;
+    struct weights *w;
+    struct err err;
+    make(&m, MLX("8", "[2,1]"), 72);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_not_equal(open_images(&m, 1, bad[i].config, &w, &err), ERR_OK);
+        if (!strstr(err.text, bad[i].text))
+            fail_msg("%s: %s", bad[i].config, err.text);
+    }
+}
+
+static void scales_of_fp8_are_one_or_by_row_or_by_block(void **state)
+{
+    static const struct {
+        const char *shape, *offsets, *config;
+        size_t n_data;
+        int64_t rows, cols;
+    } good[] = {
+        { "[]", "[8,12]", "{}", 12, 2, 4 },
+        { "[2,1]", "[8,16]", "{}", 16, 1, 4 },
+        { "[1,2]", "[8,16]",
+          "{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[1,4]}}", 16, 1,
+          4 },
+    };
+    static struct image m;
+    struct weights *w;
+    struct err err;
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        char header[400];
+        snprintf(header, sizeof(header),
+                 "{" T("m.weight", "F8_E4M3", "[2,4]", "[0,8]") "," T("m.weight_scale_inv", "F32",
+                                                                      "%s", "%s") "}",
+                 good[i].shape, good[i].offsets);
+        make(&m, header, good[i].n_data);
+        if (open_images(&m, 1, good[i].config, &w, &err))
+            fail_msg("%s: %s", good[i].shape, err.text);
+        const struct weights_tensor *t = weights_find(w, "m.weight");
+        assert_int_equal(weights_n_tensors(w), 1);
+        assert_int_equal(t->scales.rows, good[i].rows);
+        assert_int_equal(t->scales.cols, good[i].cols);
+        assert_ptr_equal(t->scales.scales, t->data + 8);
+        weights_close(w);
+    }
+    make(&m,
+         "{" T("m.weight", "F8_E4M3", "[2,4]", "[0,8]") "," T("m.weight_scale", "F32", "[3]",
+                                                              "[8,20]") "}",
+         20);
+    assert_int_equal(open_images(&m, 1, "{}", &w, &err), ERR_UNSUPPORTED);
+}
+
 /* --- directories --- */
 
 static char folder[] = "/tmp/plumb-dir-XXXXXX";
@@ -395,6 +493,9 @@ int main(void)
         cmocka_unit_test(a_tensor_in_two_files_is_refused),
         cmocka_unit_test(config_json_becomes_metadata),
         cmocka_unit_test(hostile_configs_are_refused),
+        cmocka_unit_test(scales_are_joined_with_their_matrix),
+        cmocka_unit_test(scales_of_another_form_are_refused),
+        cmocka_unit_test(scales_of_fp8_are_one_or_by_row_or_by_block),
         cmocka_unit_test(directories_open_by_index_or_by_name),
         cmocka_unit_test(tensors_and_keys_can_be_replaced),
     };
