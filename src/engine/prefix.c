@@ -219,6 +219,7 @@ void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const 
 {
     int32_t at = p->n_nodes > 0 ? find_root(p, salt) : -1, run, next;
     hit->n_tokens = 0;
+    hit->root = at;
     if (at < 0)
         return;
     while (n - hit->n_tokens >= P && (next = find_full(p, at, ids + hit->n_tokens)) >= 0) {
@@ -235,6 +236,15 @@ void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const 
         hit->pages[hit->n_tokens / P] = p->nodes[next].page;
         hit->n_tokens += run;
     }
+}
+
+bool prefix_holds(const struct prefix *p, const struct prefix_hit *hit, int32_t node,
+                  const int32_t *ids, int32_t n)
+{
+    int32_t i = (n - 1) / P, parent = i > 0 ? hit->nodes[i - 1] : hit->root;
+    const struct prefix_node *d = &p->nodes[node];
+    return n <= hit->n_tokens && d->parent == parent && d->n >= n - i * P &&
+           memcmp(d->ids, ids + i * P, (size_t)(n - i * P) * sizeof(*ids)) == 0;
 }
 
 /* --- keeping --- */

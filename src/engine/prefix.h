@@ -46,6 +46,7 @@ struct prefix {
 struct prefix_hit {
     int32_t n_tokens;
     int32_t *pages, *nodes; /* the caller's, room for kv_pages_for(n) */
+    int32_t root;
 };
 
 /* Errors: ERR_NOMEM. Release with prefix_release (fine on a zeroed struct; gives the pages back). */
@@ -56,6 +57,11 @@ void prefix_release(struct prefix *p);
 /* The longest kept beginning of ids [n]; what is found counts as used. */
 void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
                  int32_t n, struct prefix_hit *hit);
+
+/* Whether the n-th of ids lies in the node, n <= hit->n_tokens, for the hit that was found of ids. Other nodes than the hit's may hold
+ * the same beginning of a page. */
+bool prefix_holds(const struct prefix *p, const struct prefix_hit *hit, int32_t node,
+                  const int32_t *ids, int32_t n);
 
 /* Keep ids [n], whose entries of the full table are pages[0 .. kv_pages_for(n)). seconds: to recompute one token. What is kept already
  * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it.

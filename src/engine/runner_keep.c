@@ -85,14 +85,15 @@ static void end_put(struct runner *r, const struct runner_seq *s, int32_t node)
             kv_table_hold(&r->pools[g], &to->tables[g], &s->tables[g]);
 }
 
-/* The longest end that lies on the way that the lookup went. */
-static struct runner_end *end_find(struct runner *r, const struct prefix_hit *hit)
+/* The longest end that ids begin with. */
+static struct runner_end *end_find(struct runner *r, const struct prefix_hit *hit,
+                                   const int32_t *ids)
 {
     struct runner_end *best = NULL;
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
-        if (end_is_held(e) && e->len <= hit->n_tokens &&
-            hit->nodes[(e->len - 1) / KV_PAGE_TOKENS] == e->node && (!best || e->len > best->len))
+        if (end_is_held(e) && (!best || e->len > best->len) &&
+            prefix_holds(&r->prefix, hit, e->node, ids, e->len))
             best = e;
     }
     return best;
@@ -254,14 +255,14 @@ int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SA
     prefix_find(&r->prefix, salt, ids, n, &hit);
     if (r->n_ends == 0)
         return s->len = runner_reuse_full(r, t, &hit, hit.n_tokens);
-    struct runner_end *e = end_find(r, &hit);
+    struct runner_end *e = end_find(r, &hit, ids);
     if (!e)
         return 0;
     r->end_in_use = e;
     e->age = r->next_end++;
     int32_t len = e->len; /* making room for the pages may cost the node that the end hangs on */
-    bool is_whole = runner_reuse_full(r, t, &hit, len) == len && end_is_held(e) &&
-                    runner_reuse_end(r, s, e);
+    bool is_whole =
+        runner_reuse_full(r, t, &hit, len) == len && end_is_held(e) && runner_reuse_end(r, s, e);
     r->end_in_use = NULL;
     if (!is_whole)
         for (int g = 0; g < MODEL_GROUP_COUNT; g++)

@@ -172,6 +172,36 @@ static void the_longest_kept_beginning_is_found(void **state)
     world_close(&w);
 }
 
+static void siblings_hold_the_beginning_that_they_share(void **state)
+{
+    (void)state;
+    struct world w;
+    int32_t a[MAX], b[MAX], pages[CAP], nodes[2][CAP];
+    world_open(&w, N_PAGES);
+    fill(a, MAX, 0);
+    fill(b, MAX, 0);
+    b[100] = -1;
+    const int32_t *texts[] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        int32_t got = seq_begin(&w, 0, 0, texts[i], 2 * P);
+        assert_true(seq_extend(&w, 0, texts[i] + got, 2 * P - got));
+        seq_end(&w, 0, true);
+    }
+    struct prefix_hit hits[2] = { { .pages = pages, .nodes = nodes[0] },
+                                  { .pages = pages, .nodes = nodes[1] } };
+    for (int i = 0; i < 2; i++)
+        prefix_find(&w.prefix, w.salts[0], texts[i], 2 * P, &hits[i]);
+    assert_int_equal(nodes[0][0], nodes[1][0]);
+    assert_int_not_equal(nodes[0][1], nodes[1][1]);
+    for (int32_t n = P + 1; n <= 2 * P; n++) {
+        assert_true(prefix_holds(&w.prefix, &hits[0], nodes[0][1], a, n));
+        assert_int_equal(prefix_holds(&w.prefix, &hits[0], nodes[1][1], a, n), n <= 100);
+    }
+    assert_false(prefix_holds(&w.prefix, &hits[0], nodes[0][0], a, P + 1));
+    assert_true(prefix_holds(&w.prefix, &hits[0], nodes[0][0], a, 5));
+    world_close(&w);
+}
+
 static void a_longer_tail_takes_the_place_of_a_shorter_one(void **state)
 {
     (void)state;
@@ -346,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_kept_beginning_is_found),
+        cmocka_unit_test(siblings_hold_the_beginning_that_they_share),
         cmocka_unit_test(a_longer_tail_takes_the_place_of_a_shorter_one),
         cmocka_unit_test(a_running_sequence_shares_its_full_pages_at_once),
         cmocka_unit_test(the_least_worth_goes_first_and_parents_after_children),
