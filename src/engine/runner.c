@@ -43,11 +43,12 @@ static int64_t runner_seq_bytes(const struct runner *r, int64_t n_tokens)
 
 /* --- sizes --- */
 
-/* Bytes of a page in one layer; 0: the layer keeps no positions. */
-static size_t runner_layer_page(const struct runner *r, const struct model_layer *l)
+/* Bytes of a page in layer i; 0: it keeps no positions, or reads another one's. */
+static size_t runner_layer_page(const struct runner *r, int64_t i)
 {
     struct backend *be = r->model->be;
-    return l->group == MODEL_GROUP_STATE
+    const struct model_layer *l = &r->model->layers[i];
+    return l->group == MODEL_GROUP_STATE || l->kv_from != i
                ? 0
                : be->ops->kv_page_bytes(be, r->cache_type, l->n_kv_heads, l->head_dim);
 }
@@ -56,7 +57,7 @@ static void runner_size_pages(struct runner *r)
 {
     const struct model *m = r->model;
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->page_bytes[m->layers[i].group] += runner_layer_page(r, &m->layers[i]);
+        r->page_bytes[m->layers[i].group] += runner_layer_page(r, i);
     r->page_bytes[MODEL_GROUP_STATE] = model_state_bytes(m);
 }
 
@@ -119,8 +120,7 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
     const struct model *m = r->model;
     r->layers = mem_alloc(MEM_CAT_KV, (size_t)m->n_layers * sizeof(*r->layers));
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->slab_bytes +=
-            runner_layer_page(r, &m->layers[i]) * (size_t)r->pools[m->layers[i].group].n_pages;
+        r->slab_bytes += runner_layer_page(r, i) * (size_t)r->pools[m->layers[i].group].n_pages;
     r->slab = m->be->ops->alloc(m->be, MEM_CAT_KV, r->slab_bytes);
     if (!r->slab)
         return err_set(err, ERR_NOMEM, "cache: no memory for %zu MiB", r->slab_bytes >> 20);
@@ -133,7 +133,7 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
                                           .head_dim = l->head_dim,
                                           .n_pages = n_pages,
                                           .data = at };
-        at += runner_layer_page(r, l) * (size_t)n_pages;
+        at += runner_layer_page(r, i) * (size_t)n_pages;
     }
     return ERR_OK;
 }
@@ -362,7 +362,9 @@ void runner_share_group(struct runner *r, int group, struct kv_table *to,
     if (group == MODEL_GROUP_STATE)
         return; /* the slot is copied by the caller */
     for (int64_t l = 0; l < r->model->n_layers; l++)
-        for (int32_t i = first; i < n && (int)r->model->layers[l].group == group; i++)
+        for (int32_t i = first;
+             i < n && (int)r->model->layers[l].group == group && r->model->layers[l].kv_from == l;
+             i++)
             ops_kv_copy_page(r->model->be, &r->layers[l], to->pages[i], from->pages[i]);
 }
 

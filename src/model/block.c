@@ -2,6 +2,7 @@
 #include "model/model_int.h"
 #include "tensor/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 void block_embed(const struct model *m, struct model_step *st)
@@ -76,7 +77,7 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
 {
     const struct model_layer *l = &m->layers[layer_i];
     const struct seq_view *seqs = st->seqs[l->group];
-    struct kv_layer *kv = &st->kv[layer_i];
+    struct kv_layer *kv = &st->kv[l->kv_from];
     struct model_scratch *s = st->scratch;
     int64_t rows = st->n_rows, head = l->head_dim;
     struct tensor q = tensor_of(s->q, rows, l->n_heads * head);
@@ -85,8 +86,12 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
     struct tensor att = tensor_of(s->att, rows, l->n_heads * head);
     struct tensor joint = m->is_q_gated ? tensor_of(s->mix, rows, 2 * q.cols) : q;
 
-    ops_linear_many(m->be, 3, (const struct tensor[]){ joint, k, v }, x,
+    bool has_kv = l->kv_from == layer_i;
+    int n_made = !has_kv ? 1 : l->wv ? 3 : 2;
+    ops_linear_many(m->be, n_made, (const struct tensor[]){ joint, k, v }, x,
                     (const struct weight *const[]){ l->wq, l->wk, l->wv });
+    if (n_made == 2)
+        ops_copy(m->be, v, k);
     if (l->bq)
         ops_add_bias(m->be, q, l->bq);
     if (l->bk)
@@ -97,13 +102,17 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
         block_heads(m, q, joint, 0, head);
     if (l->q_norm)
         ops_rms_norm(m->be, q, q, l->q_norm, (int)(m->is_qk_norm_wide ? q.cols : head), m->eps);
-    if (l->k_norm)
+    if (l->k_norm && has_kv)
         ops_rms_norm(m->be, k, k, l->k_norm, (int)(m->is_qk_norm_wide ? k.cols : head), m->eps);
     if (l->rope_i >= 0) {
         ops_rope(m->be, q, &m->ropes[l->rope_i], (int)head, st->pos);
-        ops_rope(m->be, k, &m->ropes[l->rope_i], (int)head, st->pos);
+        if (has_kv)
+            ops_rope(m->be, k, &m->ropes[l->rope_i], (int)head, st->pos);
     }
-    ops_kv_store(m->be, kv, k, v, seqs, st->n_seqs);
+    if (m->is_v_normed && has_kv) /* x / sqrt(sum / n + eps), as an l2 norm */
+        ops_l2_norm(m->be, v, v, (int)head, m->eps * (float)head, sqrtf((float)head));
+    if (has_kv)
+        ops_kv_store(m->be, kv, k, v, seqs, st->n_seqs);
 
     bool is_last = layer_i == m->n_layers - 1;
     if (is_last && st->n_out == 0)
@@ -129,6 +138,10 @@ void block_ffn(const struct model *m, struct model_step *st, const struct model_
 void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,
                   struct tensor x)
 {
+    if (l->router && l->w_shared_gate) {
+        block_moe_shared(m, st, l, x);
+        return;
+    }
     if (l->router) {
         block_moe(m, st, l, x);
         return;

@@ -80,40 +80,30 @@ static void delta_recur(const struct model *m, struct state_layer *state,
     ops_delta_rule(m->be, out, q, k, v, in->decay, in->beta, state, seqs, n_seqs);
 }
 
-/* Rows of `joint` are Gs runs of parts: part [first, first + n) of each run goes to `to`, side by side from column `at` on. */
+/* Rows of `joint` are Gs runs: columns [first, first + n) of each run go to `to`, side by side. */
 static void delta_split(const struct model *m, struct tensor joint, int64_t first, int64_t n,
-                        struct tensor to, int64_t at)
+                        struct tensor to)
 {
     int64_t run = joint.cols / m->state.n_key_heads;
     for (int64_t g = 0; g < m->state.n_key_heads; g++)
-        ops_copy(m->be, tensor_cols(to, at + g * n, n), tensor_cols(joint, g * run + first, n));
+        ops_copy(m->be, tensor_cols(to, g * n, n), tensor_cols(joint, g * run + first, n));
 }
 
 static void delta_project(const struct model *m, struct model_step *st, const struct model_layer *l,
                           const struct delta_kept *in, struct tensor z)
 {
     const struct model_state *s = &m->state;
-    int64_t per = s->n_heads / s->n_key_heads, values = per * s->value_dim;
-    if (l->w_mix)
-        ops_linear_many(m->be, 2, (const struct tensor[]){ in->mix, z }, st->h,
-                        (const struct weight *const[]){ l->w_mix, l->w_z });
+    int64_t per = s->n_heads / s->n_key_heads;
+    ops_linear_many(m->be, 2, (const struct tensor[]){ in->mix, z }, st->h,
+                    (const struct weight *const[]){ l->w_mix, l->w_z });
     if (l->w_decay)
         ops_linear_many(m->be, 2, (const struct tensor[]){ in->decay, in->beta }, st->h,
                         (const struct weight *const[]){ l->w_decay, l->w_beta });
-    if (l->w_mix_z) {
-        struct tensor joint = tensor_of(st->scratch->joint, st->n_rows, s->conv_cols + z.cols);
-        int64_t k = s->key_dim, keys = k * s->n_key_heads;
-        ops_linear(m->be, joint, st->h, l->w_mix_z);
-        delta_split(m, joint, 0, k, in->mix, 0);
-        delta_split(m, joint, k, k, in->mix, keys);
-        delta_split(m, joint, 2 * k, values, in->mix, 2 * keys);
-        delta_split(m, joint, 2 * k + values, values, z, 0);
-    }
     if (l->w_beta_decay) {
         struct tensor joint = tensor_of(st->scratch->joint, st->n_rows, 2 * s->n_heads);
         ops_linear(m->be, joint, st->h, l->w_beta_decay);
-        delta_split(m, joint, 0, per, in->beta, 0);
-        delta_split(m, joint, per, per, in->decay, 0);
+        delta_split(m, joint, 0, per, in->beta);
+        delta_split(m, joint, per, per, in->decay);
     }
 }
 

@@ -138,3 +138,19 @@ void block_moe(const struct model *m, struct model_step *st, const struct model_
     ops_begin(m->be, (int)x.rows);
     st->h = sum;
 }
+
+void block_moe_shared(const struct model *m, struct model_step *st, const struct model_layer *l,
+                      struct tensor x)
+{
+    struct tensor gate = tensor_of(st->scratch->gate, x.rows, l->n_ff);
+    struct tensor up = tensor_of(st->scratch->up, x.rows, l->n_ff);
+    struct tensor g = tensor_of(st->scratch->moe->logits, x.rows, 1);
+    block_moe(m, st, l, x);
+    ops_linear(m->be, g, x, l->w_shared_gate);
+    ops_linear_many(m->be, 2, (const struct tensor[]){ gate, up }, x,
+                    (const struct weight *const[]){ l->w_gate, l->w_up });
+    ops_glu(m->be, gate, gate, up, m->glu);
+    ops_linear(m->be, x, gate, l->w_down);
+    ops_gate_rows(m->be, x, g);
+    ops_add(m->be, st->h, x);
+}

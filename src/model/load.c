@@ -31,6 +31,10 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return l ? l->head_dim : m->head_dim;
     case 'F':
         return l ? l->n_ff : m->n_ff;
+    case 'L':
+        return m->n_layers;
+    case 'P':
+        return m->n_inp;
     case 'C':
         return m->state.conv_cols;
     case 'W':
@@ -358,6 +362,8 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
                                      const struct tensor_rule *rule, struct err *err)
 {
     char name[MODEL_NAME_MAX];
+    if (rule->flags & TENSOR_FLAG_INPUTS && m->n_inp == 0)
+        return ERR_OK;
     if (rule->flags & (m->n_experts ? TENSOR_FLAG_DENSE : TENSOR_FLAG_MOE))
         return ERR_OK;
     if (!(rule->flags & TENSOR_FLAG_LAYER))
@@ -367,6 +373,8 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
     for (int64_t i = 0; i < m->n_layers; i++) {
         struct model_layer *l = &m->layers[i];
         if (rule->flags & (l->group == MODEL_GROUP_STATE ? TENSOR_FLAG_ATTN : TENSOR_FLAG_STATE))
+            continue;
+        if (rule->flags & TENSOR_FLAG_KV && l->kv_from != i)
             continue;
         snprintf(name, sizeof(name), "%.*s%lld%s", prefix, rule->name, (long long)i, rest);
         ld->layer = l;

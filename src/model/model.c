@@ -22,6 +22,44 @@ struct model_int_key {
     int64_t min, max;
 };
 
+/* Layer layer_i's value of a key that is one number or a list. Errors: also a value beyond [1, max]; absent with fallback 0. */
+static enum err_code model_layer_int(const struct weights *w, const struct model *m,
+                                     const char *name, int64_t layer_i, int64_t max,
+                                     int64_t fallback, int64_t *out, struct err *err)
+{
+    char key[128];
+    const struct meta_value *v = weights_meta(w, model_key(m, name, key));
+    if (!v || v->type != META_TYPE_ARRAY)
+        return v || fallback == 0 ? weights_int(w, key, 1, max, out, err)
+                                  : (*out = fallback, ERR_OK);
+    enum err_code code = weights_array_int(w, key, (uint64_t)layer_i, out, err);
+    if (!code && (*out < 1 || *out > max))
+        code = err_set(err, ERR_INVALID, "%s: %lld of layer %lld is not in [1, %lld]", key,
+                       (long long)*out, (long long)layer_i, (long long)max);
+    return code;
+}
+
+/* Layers with a list of their own for heads or ffn. */
+static enum err_code model_parse_layer_sizes(const struct weights *w, struct model *m,
+                                             struct err *err)
+{
+    enum err_code code = ERR_OK;
+    for (int64_t i = 0; i < m->n_layers && !code; i++) {
+        int64_t ff = 0, kv = 0;
+        code = model_layer_int(w, m, "feed_forward_length", i, 1 << 20, 0, &ff, err);
+        if (!code)
+            code = model_layer_int(w, m, "attention.head_count_kv", i, m->n_heads, m->n_heads, &kv,
+                                   err);
+        if (!code && m->n_heads % kv != 0)
+            code = err_set(err, ERR_INVALID, "layer %lld: %lld kv heads do not divide %lld",
+                           (long long)i, (long long)kv, (long long)m->n_heads);
+        m->layers[i].n_ff = (int)ff;
+        m->layers[i].n_kv_heads = (int)kv;
+        m->layers[i].kv_from = (int)i;
+    }
+    return code;
+}
+
 enum err_code model_parse_common(const struct weights *w, struct model *m, struct err *err)
 {
     char key[128];
@@ -35,7 +73,6 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
     const struct model_int_key keys[] = {
         { "block_count", &m->n_layers, 1, MODEL_LAYERS_MAX },
         { "embedding_length", &m->width, 1, 1 << 17 },
-        { "feed_forward_length", &m->n_ff, 1, 1 << 20 },
         { "attention.head_count", &m->n_heads, 1, 4096 },
         { "context_length", &m->n_ctx_train, 1, 1 << 28 },
     };
@@ -44,12 +81,15 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
         code = weights_int(w, model_key(m, keys[i].name, key), keys[i].min, keys[i].max,
                            keys[i].out, err);
     if (!code)
-        code = weights_int_or(w, model_key(m, "attention.head_count_kv", key), 1, m->n_heads,
-                              m->n_heads, &m->n_kv_heads, err);
+        code = model_layer_int(w, m, "feed_forward_length", 0, 1 << 20, 0, &m->n_ff, err);
+    if (!code)
+        code = model_layer_int(w, m, "attention.head_count_kv", 0, m->n_heads, m->n_heads,
+                               &m->n_kv_heads, err);
     if (code)
         return code;
     if (m->n_heads % m->n_kv_heads != 0)
-        return err_set(err, ERR_INVALID, "%s: %lld does not divide %lld heads", key,
+        return err_set(err, ERR_INVALID,
+                       "%s.attention.head_count_kv: %lld does not divide %lld heads", m->arch,
                        (long long)m->n_kv_heads, (long long)m->n_heads);
     int64_t value_dim = 0;
     double eps = 0;
@@ -83,7 +123,7 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
                                              .n_ff = (int)m->n_ff,
                                              .attn = { .scale = 1 / sqrtf((float)m->head_dim),
                                                        .n_heads = (int)m->n_heads } };
-    return ERR_OK;
+    return model_parse_layer_sizes(w, m, err);
 }
 
 enum err_code model_parse_scale(const struct weights *w, const struct model *m, const char *name,
@@ -126,6 +166,22 @@ enum err_code model_parse_experts(const struct weights *w, struct model *m, stru
     m->route.n_used = (int)used;
     if (gating > 0)
         m->route.kind = kinds[gating - 1];
+    return code;
+}
+
+enum err_code model_parse_shared_experts(const struct weights *w, struct model *m, struct err *err)
+{
+    char key[128];
+    int64_t ff = 0;
+    enum err_code code = model_parse_experts(w, m, err);
+    if (!code)
+        code = weights_int_or(w, model_key(m, "expert_shared_feed_forward_length", key), 1, 1 << 20,
+                              m->n_ff, &ff, err);
+    m->n_ff = code ? m->n_ff : ff;
+    for (int64_t i = 0; i < m->n_layers && !code; i++)
+        m->layers[i].n_ff = (int)ff;
+    if (!code && m->n_experts == 0)
+        code = err_set(err, ERR_INVALID, "%s.expert_count: missing or 0", m->arch);
     return code;
 }
 
@@ -240,7 +296,9 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->z, max_rows, values },
         { &s->decay, max_rows, m->state.n_heads },
         { &s->beta, max_rows, m->state.n_heads },
-        { &s->joint, max_rows, r->conv_cols + values },
+        { &s->joint, max_rows, max_i64(2 * r->n_heads, 1) },
+        { &s->inp, max_rows, m->n_layers * m->n_inp },
+        { &s->inp_mix, max_rows, m->n_layers * m->n_inp },
         { &s->logits, max_out, m->n_vocab },
     };
     size_t n = 0;

@@ -41,11 +41,17 @@ struct model_layer {
     const float *b_router;                          /* [E] */
     struct weight **w_gate_e, **w_up_e, **w_down_e; /* [E] of [X][D] [X][D] [D][X] */
     const float *b_gate_e, *b_up_e, *b_down_e;      /* [E][X] [E][X] [E][D] */
+    struct weight *
+        w_shared_gate; /* [1][D]: beside the experts w_gate, w_up, w_down work for every row, times sigmoid of this */
+    int kv_from; /* the layer whose keys and values it reads; its own number where it has some */
+    /* Per-layer inputs (Gemma 3n and 4), and what the residual stream is multiplied by at the end. P: their width */
+    struct weight *w_inp_gate, *w_inp_proj; /* [P][D] [D][P] */
+    const float *inp_norm;                  /* [D] */
+    const float *out_scale;                 /* host memory [1], or NULL */
     /* MODEL_GROUP_STATE. C: 2 Gs Ks + Hs Vs */
     struct weight *w_mix, *w_z, *w_decay, *w_beta; /* [C][D] [Hs*Vs][D] [Hs][D] [Hs][D] */
-    struct weight *w_mix_z,
-        *w_beta_decay; /* or both in one, by key heads: [Gs * (q k v z)][D] [Gs * (beta decay)][D] */
-    struct weight *w_delta_out;            /* [D][Hs*Vs] */
+    struct weight *w_beta_decay; /* or the last two in one, by key heads: [Gs * (beta decay)][D] */
+    struct weight *w_delta_out;  /* [D][Hs*Vs] */
     const float *conv_w, *delta_norm;      /* [W][C] [Vs] */
     const float *decay_bias, *decay_scale; /* [Hs] [Hs] */
 };
@@ -81,6 +87,7 @@ struct model {
     float logit_scale;    /* 1 = none */
     float logit_softcap;  /* 0 = none */
     bool is_qk_norm_wide; /* the norms of q and k go over all heads together */
+    bool is_v_normed;     /* values too are divided by the root of their mean square, by heads */
     bool is_q_gated; /* wq is [H * (q gate)][D]: heads' outputs are multiplied by sigmoid(gate) */
     enum glu_kind glu;
     struct route route; /* of mixtures of experts */
@@ -90,6 +97,10 @@ struct model {
     struct model_layer *layers;         /* [L] */
     struct weight *embed;               /* [V][D] */
     struct weight *head;                /* [V][D]; the same as embed where tied */
+    int64_t n_inp;                      /* P; 0 = none */
+    struct weight *inp_embed;           /* [V][L*P] */
+    struct weight *inp_proj;            /* [L*P][D] */
+    const float *inp_proj_norm;         /* [P] */
     const float *out_norm, *out_norm_b; /* [D] */
     int64_t n_params;                   /* elements of all tensors */
     size_t weight_bytes;                /* as packed */
@@ -108,6 +119,7 @@ struct model_scratch {
     float *mix; /* [max_rows][.] q and its gate; the convolution's input */
     float *conv, *z, *decay, *beta,
         *joint;                      /* [max_rows][C] [Hs*Vs] [Hs] [Hs] [.] of recurrent layers */
+    float *inp, *inp_mix;            /* [max_rows][L*P] per-layer inputs */
     float *x_out, *att_out, *logits; /* [max_out][D H*K V] */
     uint8_t *out_failed;             /* [max_out] host memory */
     struct model_moe *moe;           /* private to block_moe.c; NULL = no experts */

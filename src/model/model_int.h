@@ -24,11 +24,13 @@ enum tensor_flags {
     TENSOR_FLAG_MOE = 1 << 3,      /* of models with experts alone */
     TENSOR_FLAG_ATTN = 1 << 4,     /* of layers with attention only ... */
     TENSOR_FLAG_STATE = 1 << 5,    /* ... of recurrent ones only */
+    TENSOR_FLAG_KV = 1 << 7,       /* of layers with keys and values of their own only */
+    TENSOR_FLAG_INPUTS = 1 << 8,   /* of models with inputs for layers only */
     TENSOR_FLAG_TURNED = 1 << 6,   /* a vector: the file's columns become rows */
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X, of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P, of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
@@ -55,7 +57,8 @@ const struct model_family *model_family_at(int i);              /* NULL past the
 
 extern const struct model_family family_llama, family_qwen2, family_gemma3, family_smollm3,
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
-    family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35;
+    family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35,
+    family_qwen35moe, family_qwen3next, family_gemma4;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -84,6 +87,16 @@ extern const struct model_family family_llama, family_qwen2, family_gemma3, fami
         RULE_LAYER("ssm_norm.weight", "[B]", VECTOR, TENSOR_FLAG_STATE, delta_norm),          \
         RULE_LAYER("ssm_out.weight", "[D][S*B]", MATRIX, TENSOR_FLAG_STATE, w_delta_out)
 
+#define RULES_SHARED_MOE                                                          \
+    RULE_LAYER("ffn_gate_inp.weight", "[E][D]", MATRIX, 0, router),               \
+        RULE_LAYER("ffn_gate_exps.weight", "[E][X][D]", EXPERTS, 0, w_gate_e),    \
+        RULE_LAYER("ffn_up_exps.weight", "[E][X][D]", EXPERTS, 0, w_up_e),        \
+        RULE_LAYER("ffn_down_exps.weight", "[E][D][X]", EXPERTS, 0, w_down_e),    \
+        RULE_LAYER("ffn_gate_inp_shexp.weight", "[D]", MATRIX, 0, w_shared_gate), \
+        RULE_LAYER("ffn_gate_shexp.weight", "[F][D]", MATRIX, 0, w_gate),         \
+        RULE_LAYER("ffn_up_shexp.weight", "[F][D]", MATRIX, 0, w_up),             \
+        RULE_LAYER("ffn_down_shexp.weight", "[D][F]", MATRIX, 0, w_down)
+
 /* The table against the file. Errors: model_load. */
 enum err_code model_load_tensors(struct model *m, const struct model_load_options *o,
                                  struct err *err);
@@ -106,7 +119,8 @@ struct model_rope_spec {
     const char *base_key;
     double base;
     bool is_scaled;
-    bool is_yarn_exact; /* the borders of yarn's mix are no whole pairs */
+    const char *dims_key; /* NULL: rope.dimension_count */
+    bool is_yarn_exact;   /* the borders of yarn's mix are no whole pairs */
 };
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
                                const struct model_rope_spec *spec, struct err *err);
@@ -126,6 +140,8 @@ enum err_code model_parse_experts(const struct weights *w, struct model *m, stru
 
 /* Which layers are recurrent (attention.recurrent_layers, or all but every full_attention_interval-th), the sizes of their states,
  * and the layers at the end that only draft (nextn_predict_layers): they are no part of n_layers then. */
+/* model_parse_experts, and the shared expert's width as every layer's n_ff (expert_shared_feed_forward_length). */
+enum err_code model_parse_shared_experts(const struct weights *w, struct model *m, struct err *err);
 enum err_code model_parse_delta(const struct weights *w, struct model *m, struct err *err);
 
 /* The step of hybrids: each layer with attention or a gated delta net, then its feed-forward part. */
@@ -163,6 +179,9 @@ void block_ffn_of(const struct model *m, struct model_step *st, const struct mod
  * of an expert are computed together, each as if it were alone. h has another buffer afterwards, x keeps its own. */
 void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
                struct tensor x);
+/* ... and beside it w_down(act(w_gate x) * w_up x) * sigmoid(w_shared_gate x), which every row has. x is no longer what it was. */
+void block_moe_shared(const struct model *m, struct model_step *st, const struct model_layer *l,
+                      struct tensor x);
 /* Errors: ERR_NOMEM. *out NULL where the model has no experts. */
 enum err_code block_moe_scratch(const struct model *m, int max_rows, struct model_moe **out,
                                 struct err *err);

@@ -209,8 +209,9 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
     enum rope_kind kind = spec->kind;
     struct rope_scaling scaling = { .factor = 1 };
     struct rope *r = &m->ropes[spec->rope_i];
-    enum err_code code = weights_int_or(w, model_key(m, "rope.dimension_count", key), 2,
-                                        m->head_dim, m->head_dim, &n_dims, err);
+    enum err_code code = weights_int_or(
+        w, model_key(m, spec->dims_key ? spec->dims_key : "rope.dimension_count", key), 2,
+        m->head_dim, m->head_dim, &n_dims, err);
     if (!code && n_dims % 2 != 0)
         code = err_set(err, ERR_INVALID, "%s: %lld is odd", key, (long long)n_dims);
     if (!code)

@@ -179,6 +179,8 @@ struct backend_ops {
     void (*scale)(struct backend *be, struct tensor y, float s);       /* y *= s */
     void (*softcap)(struct backend *be, struct tensor y, float cap);   /* y = cap * tanh(y / cap) */
     void (*copy)(struct backend *be, struct tensor y, struct tensor x); /* y = x */
+    /* y[t] *= sigmoid(g[t]).   g [T][1] */
+    void (*gate_rows)(struct backend *be, struct tensor y, struct tensor g);
     /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
     /* y[rows[i]] = w[i] * x[i] + (is_first[i] ? 0 : y[rows[i]]), fused.   rows (different ones), w, is_first [x.rows] host memory */

@@ -236,6 +236,15 @@ void ops_softcap(struct backend *be, struct tensor y, float cap)
         be->ops->softcap(be, y, cap);
 }
 
+void ops_gate_rows(struct backend *be, struct tensor y, struct tensor g)
+{
+    check_tensor(y);
+    check_tensor(g);
+    BUG_ON(g.rows != y.rows || g.cols != 1);
+    if (y.rows)
+        be->ops->gate_rows(be, y, g);
+}
+
 void ops_copy(struct backend *be, struct tensor y, struct tensor x)
 {
     check_same(y, x);

@@ -54,6 +54,7 @@ void ops_layer_norm(struct backend *be, struct tensor y, struct tensor x, const 
 void ops_add(struct backend *be, struct tensor y, struct tensor x);
 void ops_scale(struct backend *be, struct tensor y, float s);
 void ops_softcap(struct backend *be, struct tensor y, float cap);
+void ops_gate_rows(struct backend *be, struct tensor y, struct tensor g);
 void ops_copy(struct backend *be, struct tensor y, struct tensor x);
 void ops_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 void ops_scatter_add(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows,

@@ -120,6 +120,7 @@ static const struct backend_ops cpu_ops = {
     .threads = cpu_threads,
     .parallel = cpu_parallel,
     .copy = cpu_copy,
+    .gate_rows = cpu_gate_rows,
     .gather = cpu_gather,
     .l2_norm = cpu_l2_norm,
     .act = cpu_act,

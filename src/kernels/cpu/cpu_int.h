@@ -321,6 +321,7 @@ void cpu_route(struct backend *be, struct tensor logits, const struct route *r, 
                float *w);
 void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
                  float scale);
+void cpu_gate_rows(struct backend *be, struct tensor y, struct tensor g);
 void cpu_copy(struct backend *be, struct tensor y, struct tensor x);
 void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 struct rope_cache *rope_cache_new(void); /* NULL: no memory */

@@ -234,6 +234,12 @@ int64_t cpu_argmax(struct backend *be, const float *x, int64_t n, bool *finite)
     return cpu_of(be)->rows.argmax(x, n, finite);
 }
 
+void cpu_gate_rows(struct backend *be, struct tensor y, struct tensor g)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        cpu_of(be)->rows.scale(y.data + t * y.stride, y.cols, fmath_sigmoid(g.data[t * g.stride]));
+}
+
 void cpu_copy(struct backend *be, struct tensor y, struct tensor x)
 {
     for (int64_t t = 0; t < y.rows; t++)

@@ -157,6 +157,7 @@ static const struct backend_ops ref_ops = {
     .exp_scaled = ref_exp_scaled,
     .argmax = ref_argmax,
     .copy = ref_copy,
+    .gate_rows = ref_gate_rows,
     .gather = ref_gather,
     .l2_norm = ref_l2_norm,
     .conv_silu = ref_conv_silu,

@@ -65,6 +65,7 @@ void ref_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, fl
 void ref_softcap(struct backend *be, struct tensor y, float cap);
 void ref_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max, float t);
 int64_t ref_argmax(struct backend *be, const float *x, int64_t n, bool *finite);
+void ref_gate_rows(struct backend *be, struct tensor y, struct tensor g);
 void ref_copy(struct backend *be, struct tensor y, struct tensor x);
 void ref_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 

@@ -199,6 +199,13 @@ int64_t ref_argmax(struct backend *be, const float *x, int64_t n, bool *finite)
     return best;
 }
 
+void ref_gate_rows(struct backend *be, struct tensor y, struct tensor g)
+{
+    for (int64_t t = 0; t < y.rows; t++)
+        for (int64_t i = 0; i < y.cols; i++)
+            y.data[t * y.stride + i] *= fmath_sigmoid(g.data[t * g.stride]);
+}
+
 void ref_copy(struct backend *be, struct tensor y, struct tensor x)
 {
     for (int64_t t = 0; t < y.rows; t++)
