@@ -2,7 +2,7 @@
  *
  * Every quantised type is brought to one form, so that its arithmetic is defined once (docs/numerics.md). With i the element,
  * h = i / 16 its half:    w[i] = d * s[h] * c[i] + m * o[h]
- * d * s[h] * c[i] and m * o[h] are exact in f32 for every type, so w[i] has one rounding (none where m = 0).
+ * d * s[h] * c[i] and m * o[h] are exact in f32 for every type but MLX's with f32 scales, so w[i] has one rounding (none where m = 0).
  * Canonical dot of a row with int8 activations q, scale dx, groups ascending, dot_h = sum of c[i] q[i] and sum_h = sum of q[i]
  * over a half, all integers exact (and their sums under 2^24, so exact in f32 too):
  *     ad = fmaf((float)(s[0] dot_0 + s[1] dot_1), d * dx, ad)
@@ -17,7 +17,7 @@
 #define GROUP 32
 
 struct group {
-    int8_t c[GROUP];
+    int16_t c[GROUP]; /* -128..255 */
     float d, m;
     int8_t s[2]; /* 1 where the scale of both halves is d */
     uint8_t o[2];
@@ -28,8 +28,23 @@ bool group_is_type(enum dtype type);
 /* Whether m is used. */
 bool group_is_affine(enum dtype type);
 
-/* Groups [g0, g0 + n) of a row at data (row bytes as in the file). Need: group_is_type(type). */
-void group_decode(enum dtype type, const uint8_t *row, int64_t g0, int64_t n, struct group *out);
+/* Groups [g0, g0 + n) of a row at data (row bytes as in the file); scales: of that row on, of MLX types only (else any).
+ * Need: group_is_type(type). */
+void group_decode(enum dtype type, const uint8_t *row, const struct scales *scales, int64_t g0,
+                  int64_t n, struct group *out);
+
+/* Eight codes of `bits` bits, the lowest bits first, to bytes. Reads `bits` bytes. */
+static inline uint64_t group_mlx_codes(const uint8_t *p, int bits)
+{
+    uint64_t x = 0, ones = 0x0101010101010101u;
+    for (int i = 0; i < bits; i++)
+        x |= (uint64_t)p[i] << 8 * i;
+    uint64_t m4 = (UINT64_C(1) << 4 * bits) - 1, m2 = (UINT64_C(1) << 2 * bits) - 1;
+    x = (x | x << (32 - 4 * bits)) & (m4 | m4 << 32);
+    m2 |= m2 << 16;
+    x = (x | x << (16 - 2 * bits)) & (m2 | m2 << 32);
+    return (x | x << (8 - bits)) & ones * ((1u << bits) - 1);
+}
 
 /* The element's value. */
 static inline float group_value(const struct group *g, int i)

@@ -75,4 +75,17 @@ static inline float e8m0_half_to_f32(uint8_t e)
     return half_f32_of_bits(e < 2 ? 0x200000u << e : (uint32_t)(e - 1) << 23);
 }
 
+/* OCP FP8 (E4M3 has no infinity: 0x7F and 0xFF are NaN). Exact: every value is an f16, E4M3's times 2^-8. */
+static inline float f8_e4m3_to_f32(uint8_t b)
+{
+    if ((b & 0x7F) == 0x7F)
+        return half_f32_of_bits((uint32_t)(b & 0x80) << 24 | 0x7FC00000u);
+    return f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7F) << 7)) * 256.0f;
+}
+
+static inline float f8_e5m2_to_f32(uint8_t b)
+{
+    return f16_to_f32((uint16_t)(b << 8));
+}
+
 #endif

@@ -1,7 +1,8 @@
 /* dequant.c - blocks to f32, one function a type, as blocks.h describes them. Plain and complete: the oracle for packing.
  * The order of the roundings is the format's own: first scale times sub-scale, then times q, then the minimum off. */
 #include "tensor/blocks.h"
-#include "tensor/half.h"
+#include "tensor/group.h"
+#include "tensor/source.h"
 #include "weights/weights.h"
 
 #include <string.h>
@@ -239,6 +240,47 @@ enum err_code weights_dequantize(enum dtype type, const uint8_t *data, int64_t n
     for (int64_t i = 0; i < n; i += info->block_elems) {
         fn(data, out + i);
         data += info->block_bytes;
+    }
+    return ERR_OK;
+}
+
+static void decode_mlx_row(const struct weights_tensor *t, int64_t row, const uint8_t *data,
+                           float *out)
+{
+    const int bits = dtype_mlx_bits(t->type);
+    const struct scales s = scales_from_row(&t->scales, row, t->shape[0]);
+    for (int64_t i = 0; i < t->shape[0]; i += 8) {
+        uint64_t codes = group_mlx_codes(data + i / 8 * bits, bits);
+        float d = source_float(s.scales, s.type, i / s.cols);
+        float m = source_float(s.biases, s.type, i / s.cols);
+        for (int k = 0; k < 8; k++)
+            out[i + k] = d * (float)(codes >> 8 * k & 255) + m;
+    }
+}
+
+static void decode_f8_row(const struct weights_tensor *t, int64_t row, const uint8_t *data,
+                          float *out)
+{
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        float f = t->type == DTYPE_F8_E4M3 ? f8_e4m3_to_f32(data[i]) : f8_e5m2_to_f32(data[i]);
+        int64_t part = t->scales.scales ? i / t->scales.cols : 0;
+        out[i] = f * source_f8_scale(&t->scales, t->shape[0], row, part);
+    }
+}
+
+enum err_code weights_decode_rows(const struct weights_tensor *t, int64_t row0, int64_t n,
+                                  float *out, struct err *err)
+{
+    const int64_t in = t->shape[0];
+    const size_t row_bytes = dtype_row_bytes(t->type, in);
+    const uint8_t *data = t->data + (size_t)row0 * row_bytes;
+    if (!dtype_info(t->type)->has_scales)
+        return weights_dequantize(t->type, data, n * in, out, err);
+    for (int64_t r = 0; r < n; r++, data += row_bytes, out += in) {
+        if (source_is_f8(t->type))
+            decode_f8_row(t, row0 + r, data, out);
+        else
+            decode_mlx_row(t, row0 + r, data, out);
     }
     return ERR_OK;
 }

@@ -140,4 +140,10 @@ void weights_digest(const struct weights *w, char out[65]);
 enum err_code weights_dequantize(enum dtype type, const uint8_t *data, int64_t n, float *out,
                                  struct err *err) MUST_CHECK;
 
+/* Rows [row0, row0 + n) of shape[0] elements each (higher dimensions run on as rows), scales applied: every product and sum rounded
+ * to f32. Need: 0 <= row0, row0 + n within the tensor.
+ * Errors: ERR_UNSUPPORTED - a type that nothing decodes. */
+enum err_code weights_decode_rows(const struct weights_tensor *t, int64_t row0, int64_t n,
+                                  float *out, struct err *err) MUST_CHECK;
+
 #endif

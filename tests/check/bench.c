@@ -67,7 +67,7 @@ static void bench_shape(struct bench *k, enum dtype type, int64_t out, int64_t i
     struct lin_bench b = { .be = k->be };
     size_t one = 0;
     while (b.n < 64 && (size_t)b.n * one < (size_t)160 << 20) {
-        b.w[b.n++] = check_pack(k->be, type, out, in, data);
+        b.w[b.n++] = check_pack(k->be, type, out, in, data, NULL);
         one = k->be->ops->shape(b.w[0])->bytes;
     }
     float *x = mem_try_big(MEM_CAT_SCRATCH, (size_t)(512 * in) * 4);

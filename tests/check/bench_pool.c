@@ -65,10 +65,10 @@ static void bench_pack_type(struct backend *be, enum dtype type)
     uint8_t *data = check_weight(type, out, in);
     double best = 1e30, bytes = (double)(dtype_row_bytes(type, in) * (size_t)out);
     struct weight *keep =
-        check_pack(be, type, out, in, data); /* else the last one's end empties the memory */
+        check_pack(be, type, out, in, data, NULL); /* else the last one's end empties the memory */
     for (int i = 0; i < 20; i++) {
         double t = now_ns(CLOCK_THREAD_CPUTIME_ID);
-        struct weight *w = check_pack(be, type, out, in, data);
+        struct weight *w = check_pack(be, type, out, in, data, NULL);
         t = now_ns(CLOCK_THREAD_CPUTIME_ID) - t;
         best = t < best ? t : best;
         be->ops->unpack_free(be, w);

@@ -128,9 +128,13 @@ bool check_buf_same(const struct check_buf *a, const struct check_buf *b, bool a
 
 /* Offsets of the f16 fields of a block; -1: none. */
 static const int half_fields[DTYPE_COUNT][2] = {
-    [DTYPE_Q4_0] = { 0, -1 }, [DTYPE_Q4_1] = { 0, 2 },    [DTYPE_Q5_0] = { 0, -1 },
-    [DTYPE_Q5_1] = { 0, 2 },  [DTYPE_Q8_0] = { 0, -1 },   [DTYPE_Q4_K] = { 0, 2 },
-    [DTYPE_Q5_K] = { 0, 2 },  [DTYPE_Q6_K] = { 208, -1 },
+    [DTYPE_Q4_0] = { 0, -1 },   [DTYPE_Q4_1] = { 0, 2 },    [DTYPE_Q5_0] = { 0, -1 },
+    [DTYPE_Q5_1] = { 0, 2 },    [DTYPE_Q8_0] = { 0, -1 },   [DTYPE_Q4_K] = { 0, 2 },
+    [DTYPE_Q5_K] = { 0, 2 },    [DTYPE_Q6_K] = { 208, -1 }, [DTYPE_Q2_K] = { 80, 82 },
+    [DTYPE_Q3_K] = { 108, -1 }, [DTYPE_IQ4_NL] = { 0, -1 }, [DTYPE_IQ4_XS] = { 0, -1 },
+    [DTYPE_MXFP4] = { -1, -1 }, [DTYPE_MLX2] = { -1, -1 },  [DTYPE_MLX3] = { -1, -1 },
+    [DTYPE_MLX4] = { -1, -1 },  [DTYPE_MLX5] = { -1, -1 },  [DTYPE_MLX6] = { -1, -1 },
+    [DTYPE_MLX8] = { -1, -1 },
 };
 
 static uint16_t random_scale(void)
@@ -145,6 +149,11 @@ static uint16_t random_scale(void)
 
 static void random_plain(enum dtype type, uint8_t *at)
 {
+    if (dtype_info(type)->block_bytes == 1) { /* fp8, finite */
+        *at =
+            (uint8_t)(check_rand() % (type == DTYPE_F8_E4M3 ? 0x7F : 0x7C) | (check_rand() & 0x80));
+        return;
+    }
     float v = check_normal() * (check_rand() % 16 ? 0.1f : 1e-6f);
     uint16_t h = type == DTYPE_F16 ? f32_to_f16(v) : f32_to_bf16(v);
     if (check_rand() % 32 == 0)
@@ -173,14 +182,61 @@ uint8_t *check_weight(enum dtype type, int64_t out, int64_t in)
             if (half_fields[type][f] >= 0)
                 memcpy(p + i + half_fields[type][f], &h, 2);
         }
+        if (type == DTYPE_MXFP4) /* denormal scales too */
+            p[i] = (uint8_t)(check_rand() % 16 ? check_range(110, 130) : check_range(0, 3));
     }
     return p;
 }
 
+static void random_scale_of(enum dtype type, uint8_t *at)
+{
+    uint16_t h = random_scale();
+    float f = f16_to_f32(h) + (check_rand() % 8 ? 1e-9f * check_normal() : 0);
+    uint16_t b = check_rand() % 32 ? f32_to_bf16(f) : (uint16_t)(check_rand() & 0x807F);
+    if (type == DTYPE_F32)
+        memcpy(at, &f, 4);
+    else
+        memcpy(at, type == DTYPE_F16 ? &h : &b, 2);
+}
+
+uint8_t *check_scaled_weight(enum dtype type, int64_t out, int64_t in, int form,
+                             struct scales *scales)
+{
+    static const enum dtype types[3] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
+    static const int cols[3] = { 64, 32, 128 };
+    uint8_t *p = check_weight(type, out, in);
+    *scales = (struct scales){ 0 };
+    if (!dtype_info(type)->has_scales || (form == 8 && !dtype_mlx_bits(type)))
+        return p;
+    scales->type = types[form % 3];
+    scales->rows = 1;
+    scales->cols = cols[form / 3];
+    if (dtype_mlx_bits(type)) {
+        while (in % scales->cols)
+            scales->cols /= 2;
+    } else { /* fp8: of the whole matrix, of each row, of tiles */
+        scales->cols = form / 3 == 2 ? 48 : in;
+        scales->rows = form / 3 == 0 ? out : form / 3 == 1 ? 1 : 24;
+    }
+    size_t n = (size_t)((out + scales->rows - 1) / scales->rows) *
+               (size_t)((in + scales->cols - 1) / scales->cols);
+    size_t size = dtype_row_bytes(scales->type, 1), bytes = dtype_row_bytes(type, in) * (size_t)out;
+    uint8_t *all = mem_alloc(MEM_CAT_WEIGHTS, bytes + 2 * n * size);
+    memcpy(all, p, bytes);
+    mem_free(MEM_CAT_WEIGHTS, p);
+    for (size_t i = 0; i < 2 * n; i++)
+        random_scale_of(scales->type, all + bytes + i * size);
+    scales->scales = all + bytes;
+    scales->biases = dtype_mlx_bits(type) ? all + bytes + n * size : NULL;
+    return all;
+}
+
 struct weight *check_pack(struct backend *be, enum dtype type, int64_t out, int64_t in,
-                          const uint8_t *data)
+                          const uint8_t *data, const struct scales *scales)
 {
     struct weight_source src = { .name = "w", .type = type, .out = out, .in = in, .data = data };
+    if (scales)
+        src.scales = *scales;
     struct weight *w = NULL;
     struct err err = { 0 };
     if (be->ops->pack(be, &src, &w, &err) != ERR_OK) {

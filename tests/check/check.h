@@ -49,10 +49,13 @@ void check_buf_reset(struct check_buf *b);
 /* Both hold the same bits, the gaps between rows included (NaN equals NaN where any_nan). Prints the first difference. */
 bool check_buf_same(const struct check_buf *a, const struct check_buf *b, bool any_nan);
 
-/* A random weight of `type` as a file has it. Free with mem_free(MEM_CAT_WEIGHTS). */
+/* A random weight of `type` as a file has it. Free with mem_free(MEM_CAT_WEIGHTS). Of types with scales those stand behind the
+ * data: *scales tells where, and is zeroed for others. form (0..8): which kind of scales. */
 uint8_t *check_weight(enum dtype type, int64_t out, int64_t in);
+uint8_t *check_scaled_weight(enum dtype type, int64_t out, int64_t in, int form,
+                             struct scales *scales);
 struct weight *check_pack(struct backend *be, enum dtype type, int64_t out, int64_t in,
-                          const uint8_t *data);
+                          const uint8_t *data, const struct scales *scales);
 
 void check_linear(struct check *c);
 void check_rows(struct check *c);

@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const enum dtype types[] = { DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
-                                    DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
-                                    DTYPE_F16,  DTYPE_BF16, DTYPE_F32 };
+static const enum dtype types[] = { DTYPE_Q4_0,    DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,
+                                    DTYPE_Q8_0,    DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,
+                                    DTYPE_Q2_K,    DTYPE_Q3_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS,
+                                    DTYPE_MXFP4,   DTYPE_MLX2, DTYPE_MLX3,   DTYPE_MLX4,
+                                    DTYPE_MLX5,    DTYPE_MLX6, DTYPE_MLX8,   DTYPE_F8_E4M3,
+                                    DTYPE_F8_E5M2, DTYPE_F16,  DTYPE_BF16,   DTYPE_F32 };
 
 /* Row lengths in units of 32: one group, an odd number, more than one chunk of the scratch path. K types: in units of 256. */
 #ifdef PLUMB_DEBUG /* the sanitizers are slow: fewer shapes, every path still */
@@ -44,16 +47,29 @@ struct packed {
     enum dtype type;
     int64_t out, in;
     uint8_t *data;
+    struct scales scales;
     struct weight *ref, *cpu[CHECK_BACKENDS_MAX];
 };
 
 static void pack_all(struct check *c, struct packed *p, enum dtype type, int64_t out, int64_t in)
 {
+    static int form; /* of scales that stand apart: one after the other */
     *p = (struct packed){ .type = type, .out = out, .in = in };
-    p->data = check_weight(type, out, in);
-    p->ref = check_pack(c->ref, type, out, in, p->data);
+    p->data = check_scaled_weight(type, out, in, form++ % 9, &p->scales);
+    p->ref = check_pack(c->ref, type, out, in, p->data, &p->scales);
     for (int b = 0; b < c->n_cpu; b++)
-        p->cpu[b] = check_pack(c->cpu[b].be, type, out, in, p->data);
+        p->cpu[b] = check_pack(c->cpu[b].be, type, out, in, p->data, &p->scales);
+}
+
+/* Rows of it as the weights module decodes them. */
+static bool decode(const struct packed *p, int64_t row0, int64_t n, float *out, struct err *err)
+{
+    struct weights_tensor t = { .type = p->type,
+                                .n_dims = 2,
+                                .shape = { p->in, p->out, 1, 1 },
+                                .data = p->data,
+                                .scales = p->scales };
+    return weights_decode_rows(&t, row0, n, out, err) == ERR_OK;
 }
 
 static void free_all(struct check *c, struct packed *p)
@@ -74,7 +90,7 @@ static void check_embed(struct check *c, const struct packed *p)
     int32_t ids[128];
     for (int i = 0; i < p->out; i++)
         ids[i] = i;
-    bool ok = weights_dequantize(p->type, p->data, p->out * p->in, want.t.data, &err) == ERR_OK;
+    bool ok = decode(p, 0, p->out, want.t.data, &err);
     check_that(c, ok, "embed/%s: %s", name, err.text);
     for (int64_t i = 0; i < p->out * p->in; i++)
         if (want.t.data[i] == 0)
@@ -100,10 +116,9 @@ static void check_fp64(struct check *c, const struct packed *p, struct tensor y,
 {
     struct err err = { 0 };
     float *w = mem_alloc(MEM_CAT_SCRATCH, (size_t)p->in * sizeof(float));
-    size_t row = dtype_row_bytes(p->type, p->in);
     bool ok = true, grouped = dtype_info(p->type)->block_elems > 1;
     for (int64_t r = 0; r < p->out && ok; r++) {
-        ok = weights_dequantize(p->type, p->data + (size_t)r * row, p->in, w, &err) == ERR_OK;
+        ok = decode(p, r, 1, w, &err);
         for (int64_t t = 0; t < x.rows && ok; t++) {
             const float *v = x.data + t * x.stride;
             double dot = 0, bound = 0, size = 0;
@@ -191,7 +206,7 @@ static void check_type(struct check *c, enum dtype type)
     if (!c->is_quick || type == DTYPE_Q8_0)
         check_product(c, &p, 515, 0, 513); /* more than one pass */
     free_all(c, &p);
-    if (type == DTYPE_Q4_1) { /* more groups than LIN_MINS */
+    if (type == DTYPE_Q4_1 || type == DTYPE_MLX4) { /* more groups than LIN_MINS */
         pack_all(c, &p, type, 16, (int64_t)32 * 515);
         check_product(c, &p, 50, 0, -1);
         free_all(c, &p);

@@ -6,6 +6,7 @@
 #include "kernels/cpu/pool.h"
 #include "tensor/group.h"
 #include "tensor/kvq.h"
+#include "tensor/source.h"
 
 #define TILE     16  /* weight rows of a tile: one 512-bit register of f32 */
 #define CPU_ROWS 512 /* activation rows that linear quantises at a time */
@@ -20,60 +21,137 @@
  * Q5_0        32g: d f16[16];        64 + 320g: nibbles, fifth bits
  * Q5_1         0: d;  32: m;         64: nibbles, fifth bits
  * Q8_0        32g: d f16[16];        64 + 512g: bytes (j = 0..7)
+ * IQ4_NL      32g: d f16[16];        64 + 256g: nibbles, places in a table
+ * MXFP4       32g: d bf16[16];       64 + 256g: nibbles, places in a table
  * Q4_K         0: d;  32: -dmin;     64 + 32g: scale u8[16], min u8[16];  320 + 256g: nibbles
  * Q5_K         as Q4_K;              320 + 320g: nibbles, fifth bits
- * Q6_K         0: d;  32 + 32g: scale s8[16] of k < 16, then of k >= 16;  320 + 384g: nibbles, top bits
+ * Q6_K         0: d;  32 + 32g: scale s8[16] of k < 16, then of k >= 16;  320 + 384g: nibbles, bit pairs
+ * Q3_K         as Q6_K;              320 + 192g: bit pairs, third bits
+ * Q2_K         0: d;  32: -dmin;     64 + 32g: u8[16] of k < 16, then of k >= 16: scale, min << 4;  320 + 128g: bit pairs
+ * IQ4_XS       0: d;  32 + 16g: scale s8[16];  192 + 256g: nibbles, places in a table
+ * MLX          0: d, then m, each [16] f16, bf16 or f32 as in the file; one block is what shares them: 1, 2 or 4 groups.
+ *              2 bits: bit pairs; 3: bit pairs, third bits; 4: nibbles; 5: nibbles, fifth bits; 6: nibbles, bit pairs; 8: bytes
  * F16 BF16 F32 one block of `in` elements: [in][16]
+ * F8           scales f32[16] of each part of the columns, then [in][16]
  * nibbles: 4 vectors j = 0..3: low nibble k = 4j + b, high nibble k = 16 + 4j + b
- * fifth bits: 1 vector: bit j is the fifth bit of k = 4j + b, j = 0..7
- * top bits: 2 vectors h: bits 2j, 2j + 1 are the top two bits of k = 16h + 4j + b, j = 0..3 */
+ * third, fifth bits: 1 vector: bit j is that bit of k = 4j + b, j = 0..7
+ * bit pairs: 2 vectors h: bits 2j, 2j + 1 are two bits (of six the top ones) of k = 16h + 4j + b, j = 0..3 */
 enum lin_kind {
     LIN_KIND_Q4_0,
     LIN_KIND_Q4_1,
     LIN_KIND_Q5_0,
     LIN_KIND_Q5_1,
     LIN_KIND_Q8_0,
+    LIN_KIND_IQ4_NL,
+    LIN_KIND_MXFP4,
     LIN_KIND_Q4_K,
     LIN_KIND_Q5_K,
     LIN_KIND_Q6_K,
+    LIN_KIND_Q3_K,
+    LIN_KIND_Q2_K,
+    LIN_KIND_IQ4_XS,
+    LIN_KIND_MLX2,
+    LIN_KIND_MLX3,
+    LIN_KIND_MLX4,
+    LIN_KIND_MLX5,
+    LIN_KIND_MLX6,
+    LIN_KIND_MLX8,
     LIN_KIND_GROUPED, /* the kinds before this are quantised */
     LIN_KIND_F16 = LIN_KIND_GROUPED,
     LIN_KIND_BF16,
     LIN_KIND_F32,
+    LIN_KIND_F8_E4M3,
+    LIN_KIND_F8_E5M2,
     LIN_KIND_COUNT
 };
 
 /* X(Q4_0) X(Q4_1) ...: every quantised kind, in the order above. */
-#define LIN_KINDS_GROUPED(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
+/* clang-format off */
+#define LIN_KINDS_GROUPED(X)                                                     \
+    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(IQ4_NL) X(MXFP4) X(Q4_K) X(Q5_K)   \
+    X(Q6_K) X(Q3_K) X(Q2_K) X(IQ4_XS) X(MLX2) X(MLX3) X(MLX4) X(MLX5) X(MLX6) X(MLX8)
+/* clang-format on */
+
+/* How a group's codes are stored. */
+enum lin_code {
+    LIN_CODE_2,
+    LIN_CODE_3,
+    LIN_CODE_4,
+    LIN_CODE_5,
+    LIN_CODE_6,
+    LIN_CODE_8,
+    LIN_CODE_TABLE, /* nibbles */
+    LIN_CODE_COUNT
+};
+
+/* What the scales of a group are. */
+enum lin_scales {
+    LIN_SCALES_D,      /* d f16 */
+    LIN_SCALES_BF16,   /* d bf16 */
+    LIN_SCALES_DM,     /* d, m f16 */
+    LIN_SCALES_K,      /* d, m f16 times integers */
+    LIN_SCALES_XS,     /* d f16 times an integer */
+    LIN_SCALES_HALVES, /* d f16; an integer for each half */
+    LIN_SCALES_MINS,   /* d, m f16; two integers for each half */
+    LIN_SCALES_MLX,    /* d, m of a type that only the weight knows */
+};
 
 /* Constant expressions of the kind, so that a kernel specialised on it folds them. */
-static inline int lin_log2_groups(enum lin_kind k) /* of groups in a block */
+static inline enum lin_code lin_code(enum lin_kind k)
 {
-    return k >= LIN_KIND_Q4_K ? 3 : k == LIN_KIND_Q4_1 || k == LIN_KIND_Q5_1 ? 0 : 1;
+    static const enum lin_code codes[LIN_KIND_GROUPED] = {
+        LIN_CODE_4, LIN_CODE_4, LIN_CODE_5, LIN_CODE_5, LIN_CODE_8, LIN_CODE_TABLE, LIN_CODE_TABLE,
+        LIN_CODE_4, LIN_CODE_5, LIN_CODE_6, LIN_CODE_3, LIN_CODE_2, LIN_CODE_TABLE, LIN_CODE_2,
+        LIN_CODE_3, LIN_CODE_4, LIN_CODE_5, LIN_CODE_6, LIN_CODE_8,
+    };
+    return codes[k];
 }
-static inline int lin_block_bytes(enum lin_kind k)
+static inline enum lin_scales lin_scales(enum lin_kind k)
 {
-    static const int bytes[LIN_KIND_GROUPED] = { 576, 320, 704, 384, 1088, 2368, 2880, 3392 };
-    return bytes[k];
+    static const enum lin_scales scales[LIN_KIND_MLX2] = {
+        LIN_SCALES_D,      LIN_SCALES_DM,   LIN_SCALES_D,  LIN_SCALES_DM, LIN_SCALES_D,
+        LIN_SCALES_D,      LIN_SCALES_BF16, LIN_SCALES_K,  LIN_SCALES_K,  LIN_SCALES_HALVES,
+        LIN_SCALES_HALVES, LIN_SCALES_MINS, LIN_SCALES_XS,
+    };
+    return k >= LIN_KIND_MLX2 ? LIN_SCALES_MLX : scales[k];
 }
 static inline int lin_code_bytes(enum lin_kind k) /* of a group */
 {
-    static const int bytes[LIN_KIND_GROUPED] = { 256, 256, 320, 320, 512, 256, 320, 384 };
-    return bytes[k];
+    static const int bytes[LIN_CODE_COUNT] = { 128, 192, 256, 320, 384, 512, 256 };
+    return bytes[lin_code(k)];
 }
-static inline int lin_code_offset(enum lin_kind k) /* of the first group in its block */
-{
-    return k >= LIN_KIND_Q4_K ? 320 : 64;
-}
+/* What the stored (in tables: the looked-up) unsigned code has more than the code. */
 static inline int lin_bias(enum lin_kind k)
 {
-    static const int bias[LIN_KIND_GROUPED] = { 8, 0, 16, 0, 128, 0, 0, 32 };
-    return bias[k];
+    static const int bias[LIN_KIND_MLX2] = { 8, 0, 16, 0, 128, 128, 16, 0, 0, 32, 4, 0, 128 };
+    return k >= LIN_KIND_MLX2 ? 0 : bias[k];
 }
 static inline bool lin_is_affine(enum lin_kind k)
 {
-    return k == LIN_KIND_Q4_1 || k == LIN_KIND_Q5_1 || k == LIN_KIND_Q4_K || k == LIN_KIND_Q5_K;
+    enum lin_scales s = lin_scales(k);
+    return s == LIN_SCALES_DM || s == LIN_SCALES_K || s == LIN_SCALES_MINS || s == LIN_SCALES_MLX;
 }
+/* Whether each half of a group has a scale. */
+static inline bool lin_has_halves(enum lin_kind k)
+{
+    return lin_scales(k) == LIN_SCALES_HALVES || lin_scales(k) == LIN_SCALES_MINS;
+}
+/* The table of a LIN_CODE_TABLE kind, with the bias. */
+static inline const uint8_t *lin_table(enum lin_kind k)
+{
+    static const _Alignas(64) uint8_t iq4[16] = { 1,   24,  45,  63,  79,  93,  106, 118,
+                                                  129, 141, 153, 166, 181, 197, 217, 241 };
+    static const _Alignas(64)
+        uint8_t mxfp4[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4 };
+    return k == LIN_KIND_MXFP4 ? mxfp4 : iq4;
+}
+
+/* Where things are in a block. Of all kinds but MLX's a constant expression of the kind. */
+struct lin_block {
+    int shift; /* log2 of the groups */
+    int bytes;
+    int codes; /* offset of the first group's */
+};
 
 struct weight {
     struct weight_shape shape;
@@ -81,8 +159,25 @@ struct weight {
     int64_t n_groups; /* of a row, if grouped */
     int64_t n_tiles;
     size_t tile_bytes;
-    uint8_t *data; /* [n_tiles][tile_bytes], 64-byte aligned */
+    struct lin_block block; /* if grouped */
+    enum dtype scale_type;  /* of MLX kinds: F16, BF16, F32 */
+    int64_t scale_cols;     /* of F8: columns that share a scale */
+    uint8_t *data;          /* [n_tiles][tile_bytes], 64-byte aligned */
 };
+
+static inline struct lin_block lin_block_of(enum lin_kind k)
+{
+    static const int8_t shift[] = { 1, 1, 0, 3, 3, 3, 3 };
+    static const int16_t codes[] = { 64, 64, 64, 320, 192, 320, 320 };
+    const enum lin_scales s = lin_scales(k);
+    return (struct lin_block){ shift[s], codes[s] + (lin_code_bytes(k) << shift[s]), codes[s] };
+}
+
+/* The same, with the kind known at compile time. */
+static inline struct lin_block lin_block(const enum lin_kind k, const struct weight *w)
+{
+    return k >= LIN_KIND_MLX2 ? w->block : lin_block_of(k);
+}
 
 /* Quantised activations of up to CPU_ROWS rows. Rows lie in blocks of mb, the number of rows up to 8, else 16: row t, group g is at index
  * (t / mb * n_groups + g) * mb + t % mb of every array, so the rows of a block are beside each other in each group. */
@@ -285,11 +380,19 @@ const struct weight_shape *cpu_shape(const struct weight *w);
 /* Group g of row r in a tile, in canonical form. */
 void cpu_weight_group(const struct weight *w, const uint8_t *tile, int r, int64_t g,
                       struct group *out);
+/* Element i of row r of an unquantised tile, whose elements begin at `codes`; widened, before any scale. */
+float cpu_weight_element(const struct weight *w, const uint8_t *codes, int64_t i, int r);
+/* Bytes of the scales before the elements of a tile. */
+static inline size_t cpu_f8_scale_bytes(const struct weight *w)
+{
+    int64_t parts = w->scale_cols ? (w->shape.in + w->scale_cols - 1) / w->scale_cols : 0;
+    return (size_t)parts * TILE * sizeof(float);
+}
 /* Decode row r of w to f32 (embed, tests). */
 void cpu_weight_row(const struct weight *w, int64_t r, float *out);
 
-/* pack_tile.c: 16 rows of the file's blocks to one tile. Need: the tile is zero, n_groups > 0. */
-void cpu_pack_tile(enum lin_kind kind, uint8_t *tile, const uint8_t *rows, size_t row_bytes);
+/* pack_tile.c: 16 rows of the file's blocks to one tile, but for scales that stand apart. Need: the tile is zero, n_groups > 0. */
+void cpu_pack_tile(const struct weight *w, uint8_t *tile, const uint8_t *rows, size_t row_bytes);
 
 /* linear.c */
 void cpu_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids);

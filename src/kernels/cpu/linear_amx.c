@@ -47,20 +47,19 @@ static const struct tile_config tiles_bf16 = {
                      : "memory")
 /* --- unpacking of groups of a tile to scratch --- */
 
-/* As signed bytes. kind is a constant at each call. */
-Z_INLINE void unpack_int8(const enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
-                          struct lin_scratch *s)
+/* As bytes. kind is a constant at each call. */
+Z_INLINE void unpack_int8(const enum lin_kind kind, const struct weight *w, const uint8_t *base,
+                          int64_t g0, int n, struct lin_scratch *s)
 {
-    const int shift = lin_log2_groups(kind);
+    const struct lin_block at = lin_block(kind, w);
     for (int k = 0; k < n; k++) {
         const int64_t g = g0 + k;
-        const int sub = (int)(g & ((1 << shift) - 1));
-        const uint8_t *b = base + (g >> shift) * lin_block_bytes(kind);
-        unpack_codes(kind, b + lin_code_offset(kind) + sub * lin_code_bytes(kind),
+        const int sub = (int)(g & ((1 << at.shift) - 1));
+        const uint8_t *b = base + (g >> at.shift) * at.bytes;
+        const struct zscales z = load_scales(kind, w, b, sub);
+        unpack_codes(kind, b + at.codes + sub * lin_code_bytes(kind), &z, true,
                      s->tiles + k * STEP);
-        __m512 d, m, m1;
-        load_scales(kind, b, sub, &d, &m, &m1);
-        _mm512_store_ps(s->scale[k][0], d);
+        _mm512_store_ps(s->scale[k][0], z.d);
     }
 }
 
@@ -92,49 +91,66 @@ Z_INLINE void put_scaled(uint8_t *to, __m512i v, __m512 scale)
 }
 
 /* Q6_K as two tiles of bf16 a group. */
-static void unpack_bf16(const uint8_t *base, int64_t g0, int n, struct lin_scratch *s)
+static void unpack_bf16(const struct weight *w, const uint8_t *base, int64_t g0, int n,
+                        struct lin_scratch *s)
 {
     const enum lin_kind kind = LIN_KIND_Q6_K;
+    const struct lin_block at = lin_block(kind, w);
     const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
     for (int k = 0; k < n; k++) {
         const int sub = (int)(g0 + k) & 7;
-        const uint8_t *b = base + (g0 + k) / 8 * lin_block_bytes(kind);
-        const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
+        const uint8_t *b = base + (g0 + k) / 8 * at.bytes;
+        const uint8_t *c = b + at.codes + sub * lin_code_bytes(kind);
         uint8_t *to = s->tiles + k * 4 * STEP;
-        __m512 d, s0, s1;
-        load_scales(kind, b, sub, &d, &s0, &s1);
+        const struct zscales z = load_scales(kind, w, b, sub);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
             __m512i lo, hi;
             codes_pair(kind, c, j, &lo, &hi);
-            put_scaled(to + 128 * j, _mm512_sub_epi8(lo, bias), s0);
-            put_scaled(to + 512 + 128 * j, _mm512_sub_epi8(hi, bias), s1);
+            put_scaled(to + 128 * j, _mm512_sub_epi8(lo, bias), z.s0);
+            put_scaled(to + 512 + 128 * j, _mm512_sub_epi8(hi, bias), z.s1);
         }
-        _mm512_store_ps(s->scale[k][0], d);
+        _mm512_store_ps(s->scale[k][0], z.d);
     }
 }
 
-#define UNPACK_INT8(kind)                             \
-    case LIN_KIND_##kind:                             \
-        unpack_int8(LIN_KIND_##kind, base, g0, n, s); \
+#define UNPACK_INT8(kind)                                    \
+    case LIN_KIND_##kind:                                    \
+        if (LIN_KIND_##kind == LIN_KIND_Q6_K)                \
+            unpack_bf16(w, base, g0, n, s);                  \
+        else                                                 \
+            unpack_int8(LIN_KIND_##kind, w, base, g0, n, s); \
         break;
 
-static void unpack_tile(enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+static void unpack_tile(const struct weight *w, const uint8_t *base, int64_t g0, int n,
                         struct lin_scratch *s)
 {
-    switch (kind) {
-        UNPACK_INT8(Q4_0)
-        UNPACK_INT8(Q4_1)
-        UNPACK_INT8(Q5_0)
-        UNPACK_INT8(Q5_1)
-        UNPACK_INT8(Q8_0)
-        UNPACK_INT8(Q4_K)
-        UNPACK_INT8(Q5_K)
-    case LIN_KIND_Q6_K:
-        unpack_bf16(base, g0, n, s);
-        break;
+    switch (w->kind) {
+        LIN_KINDS_GROUPED(UNPACK_INT8)
     default:
         BUG_ON(true);
+    }
+}
+
+/* What unpack_tile made of the codes, and so how dots come of them. */
+enum dots {
+    DOTS_INT8,     /* signed bytes */
+    DOTS_UNSIGNED, /* unsigned bytes */
+    DOTS_NEGATED,  /* signed bytes of the other sign */
+    DOTS_BF16,     /* two tiles of bf16 */
+};
+
+static enum dots dots_of(enum lin_kind kind)
+{
+    switch (kind) {
+    case LIN_KIND_Q6_K:
+        return DOTS_BF16;
+    case LIN_KIND_Q3_K:
+        return DOTS_NEGATED;
+    case LIN_KIND_MLX8:
+        return DOTS_UNSIGNED;
+    default:
+        return DOTS_INT8;
     }
 }
 
@@ -174,14 +190,16 @@ static void store_rows(const struct pass *a, int t0, const __m512 y[TILE])
 }
 
 /* ad = fma(dot, d * dx, ad) for 16 rows of x. */
-Z_INLINE void chain_dots(const bool wide, __m512 ad[TILE], float (*dot)[TILE], const float *d,
+Z_INLINE void chain_dots(const enum dots form, __m512 ad[TILE], float (*dot)[TILE], const float *d,
                          const float *dx)
 {
     const __m512 dw = _mm512_load_ps(d), zero = _mm512_set1_ps(DOT_ZERO);
 #pragma GCC unroll 16
     for (int t = 0; t < TILE; t++) {
         __m512 u = _mm512_load_ps(dot[t]);
-        if (!wide)
+        if (form == DOTS_NEGATED)
+            u = _mm512_sub_ps(zero, u);
+        else if (form != DOTS_BF16)
             u = _mm512_sub_ps(u, zero);
         ad[t] = _mm512_fmadd_ps(u, _mm512_mul_ps(dw, _mm512_set1_ps(dx[t])), ad[t]);
     }
@@ -231,20 +249,23 @@ Z_INLINE void fetch_x(const bool wide, const struct ahead *h, const struct pass 
         _mm_prefetch((const char *)x + a->u * part + l, _MM_HINT_T1);
 }
 
-#define GROUP_PRODUCT(C, A, B, i)                                         \
-    do {                                                                  \
-        const uint8_t *x_ = h.x + (h.k + (i)) * x_step(wide);             \
-        if (wide)                                                         \
-            PRODUCT_BF16(C, A, B, x_, s->tiles + (h.k + (i)) * 4 * STEP); \
-        else                                                              \
-            PRODUCT_INT8(C, A, B, x_, s->tiles + (h.k + (i)) * STEP);     \
+#define GROUP_PRODUCT(C, A, B, i)                                                \
+    do {                                                                         \
+        const uint8_t *x_ = h.x + (h.k + (i)) * x_step(wide);                    \
+        if (wide)                                                                \
+            PRODUCT_BF16(C, A, B, x_, s->tiles + (h.k + (i)) * 4 * STEP);        \
+        else if (form == DOTS_UNSIGNED)                                          \
+            PRODUCT_INT8("tdpbsud", C, A, B, x_, s->tiles + (h.k + (i)) * STEP); \
+        else                                                                     \
+            PRODUCT_INT8("tdpbssd", C, A, B, x_, s->tiles + (h.k + (i)) * STEP); \
     } while (0)
 
 /* The chains of dots of all rows of x, two groups a step. The products of a step are stored in the next and used in the one after,
  * over the borders of blocks too. An odd last group has a neighbour that is computed from whatever lies there and not used; so are
  * rows of the last block of x that do not exist. */
-Z_INLINE void dots_pass(const bool wide, const struct pass *a)
+Z_INLINE void dots_pass(const enum dots form, const struct pass *a)
 {
+    const bool wide = form == DOTS_BF16;
     struct lin_scratch *s = a->s;
     const int n = a->p->n, n_rows = a->job->n_rows, n_blocks = (n_rows + TILE - 1) / TILE;
     struct ahead h = { x_base(a, wide), 0, 0 };
@@ -269,13 +290,13 @@ Z_INLINE void dots_pass(const bool wide, const struct pass *a)
             TILE_STORE("0", s->dot[at ^ 1][0]);
             GROUP_PRODUCT("0", "4", "6", 0);
             fetch_x(wide, &h, a, 0);
-            chain_dots(wide, ad, s->dot[at][0], s->scale[k][0], dx);
+            chain_dots(form, ad, s->dot[at][0], s->scale[k][0], dx);
             dx += TILE;
             TILE_STORE("1", s->dot[at ^ 1][1]);
             GROUP_PRODUCT("1", "5", "7", 1);
             fetch_x(wide, &h, a, 1);
             if (k + 1 < n) {
-                chain_dots(wide, ad, s->dot[at][1], s->scale[k + 1][0], dx);
+                chain_dots(form, ad, s->dot[at][1], s->scale[k + 1][0], dx);
                 dx += TILE;
             }
         }
@@ -286,16 +307,36 @@ Z_INLINE void dots_pass(const bool wide, const struct pass *a)
     }
 }
 
-/* Minimums of groups [g0, g0 + n) of a tile to scratch. */
-static void unpack_mins(enum lin_kind kind, const uint8_t *base, int64_t g0, int n,
+/* Minimums of groups [g0, g0 + n) of a tile to scratch; Q2_K's three numbers in s->scale, which no dots need any more. */
+static void unpack_mins(const struct weight *w, const uint8_t *base, int64_t g0, int n,
                         struct lin_scratch *s)
 {
-    const int shift = lin_log2_groups(kind);
     for (int k = 0; k < n; k++) {
-        const int sub = (int)((g0 + k) & ((1 << shift) - 1));
-        __m512 d, m = _mm512_setzero_ps(), m1;
-        load_scales(kind, base + ((g0 + k) >> shift) * lin_block_bytes(kind), sub, &d, &m, &m1);
-        _mm512_store_ps(s->min[k], m);
+        const int sub = (int)((g0 + k) & ((1 << w->block.shift) - 1));
+        const struct zscales z =
+            load_scales(w->kind, w, base + ((g0 + k) >> w->block.shift) * w->block.bytes, sub);
+        if (w->kind != LIN_KIND_Q2_K) {
+            _mm512_store_ps(s->min[k], z.m);
+            continue;
+        }
+        _mm512_store_ps(s->scale[k][0], z.m);
+        _mm512_store_ps(s->scale[k][1], z.o0);
+        _mm512_store_ps(s->scale[k][2], z.o1);
+    }
+}
+
+/* The chains of groups [0, n) in scratch, of 16 rows of x; i: the first one's index in x, which are beside each other. */
+Z_INLINE void mins_chain(const bool halves, const struct lin_scratch *s, const struct act *x,
+                         int64_t i, int n, __m512 am[TILE])
+{
+    for (int k = 0; k < n; k++, i += TILE) {
+        const __m512 m = _mm512_load_ps(halves ? s->scale[k][0] : s->min[k]);
+        const __m512 o0 = _mm512_load_ps(s->scale[halves ? k : 0][1]);
+        const __m512 o1 = _mm512_load_ps(s->scale[halves ? k : 0][2]);
+#pragma GCC unroll 16
+        for (int t = 0; t < TILE; t++)
+            am[t] = halves ? chain_mins(am[t], m, o0, o1, x, i + t)
+                           : _mm512_fmadd_ps(m, _mm512_set1_ps(x->s[i + t]), am[t]);
     }
 }
 
@@ -306,15 +347,13 @@ static void mins_part(const struct pass *a, int64_t g0, int n)
     const struct act *x = a->job->x;
     const bool is_last = g0 + n == x->n_groups;
     for (int t0 = 0; t0 < a->job->n_rows; t0 += TILE) {
-        const float *sx = x->s + act_index(x, t0, g0);
+        const int64_t i = act_index(x, t0, g0);
         __m512 am[TILE];
         acc_load(am, &s->acc[a->u][1][t0], g0 == 0);
-        for (int k = 0; k < n; k++, sx += TILE) {
-            const __m512 m = _mm512_load_ps(s->min[k]);
-#pragma GCC unroll 16
-            for (int t = 0; t < TILE; t++)
-                am[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(sx[t]), am[t]);
-        }
+        if (a->job->w->kind == LIN_KIND_Q2_K)
+            mins_chain(true, s, x, i, n, am);
+        else
+            mins_chain(false, s, x, i, n, am);
         if (!is_last) {
             acc_store(am, &s->acc[a->u][1][t0]);
             continue;
@@ -330,9 +369,10 @@ static void mins_part(const struct pass *a, int64_t g0, int n)
 static void mins_pass(const struct pass *a, const uint8_t *base)
 {
     const int64_t n_groups = a->job->x->n_groups;
-    for (int64_t g = 0; g < n_groups; g += LIN_MINS) {
-        int n = (int)min_i64(LIN_MINS, n_groups - g);
-        unpack_mins(a->job->w->kind, base, g, n, a->s);
+    const int64_t size = a->job->w->kind == LIN_KIND_Q2_K ? LIN_CHUNK : LIN_MINS;
+    for (int64_t g = 0; g < n_groups; g += size) {
+        int n = (int)min_i64(size, n_groups - g);
+        unpack_mins(a->job->w, base, g, n, a->s);
         mins_part(a, g, n);
     }
 }
@@ -350,12 +390,21 @@ static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, 
     const enum lin_kind kind = j->w->kind;
     const struct pass a = { j, s, tile, u, p };
     const uint8_t *base = j->w->data + (size_t)tile * j->w->tile_bytes;
-    unpack_tile(kind, base, p->g0, p->n, s);
-    fetch_chunk(p->fetch, (size_t)(p->n * (lin_block_bytes(kind) >> lin_log2_groups(kind))));
-    if (kind == LIN_KIND_Q6_K)
-        dots_pass(true, &a);
-    else
-        dots_pass(false, &a);
+    unpack_tile(j->w, base, p->g0, p->n, s);
+    fetch_chunk(p->fetch, (size_t)(p->n * (j->w->block.bytes >> j->w->block.shift)));
+    switch (dots_of(kind)) {
+    case DOTS_BF16:
+        dots_pass(DOTS_BF16, &a);
+        break;
+    case DOTS_NEGATED:
+        dots_pass(DOTS_NEGATED, &a);
+        break;
+    case DOTS_UNSIGNED:
+        dots_pass(DOTS_UNSIGNED, &a);
+        break;
+    default:
+        dots_pass(DOTS_INT8, &a);
+    }
     if (p->is_last && lin_is_affine(kind))
         mins_pass(&a, base);
 }

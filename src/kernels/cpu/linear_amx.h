@@ -38,12 +38,12 @@ static const _Alignas(64) float dot_zero[TILE] = {
     DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO, DOT_ZERO,
 };
 
-/* C = A * B: 16 rows of x, 16 of w. */
-#define PRODUCT_INT8(C, A, B, x, codes)                                                         \
+/* C = A * B: 16 rows of x, 16 of w, whose codes `tdp` takes as signed (tdpbssd) or not (tdpbsud). */
+#define PRODUCT_INT8(tdp, C, A, B, x, codes)                                                    \
     __asm__ volatile("tileloadd (%0,%5,1), %%tmm" C "\n\t"                                      \
                      "tileloadd (%1,%3,1), %%tmm" A "\n\t"                                      \
-                     "tileloadd (%2,%4,1), %%tmm" B "\n\t"                                      \
-                     "tdpbssd %%tmm" B ", %%tmm" A ", %%tmm" C ::"r"(dot_zero),                 \
+                     "tileloadd (%2,%4,1), %%tmm" B "\n\t" tdp " %%tmm" B ", %%tmm" A           \
+                     ", %%tmm" C ::"r"(dot_zero),                                               \
                      "r"(x), "r"(codes), "r"((int64_t)GROUP), "r"((int64_t)64), "r"((int64_t)0) \
                      : "memory")
 #define TILE_STORE(C, dot) \
@@ -51,8 +51,20 @@ static const _Alignas(64) float dot_zero[TILE] = {
 
 #define STEP (TILE * GROUP) /* elements of a tile A or B */
 
-/* Group g of the tile at base as signed bytes. kind is a constant at each call. */
-Z_INLINE void unpack_codes(const enum lin_kind kind, const uint8_t *c, uint8_t *to)
+/* Four signed bytes of each lane times minus the lane's factor, modulo 256. */
+Z_INLINE __m512i scale_negated(__m512i codes, __m512 factor)
+{
+    __m512i f = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_cvtps_epi32(factor));
+    f = _mm512_or_si512(_mm512_and_si512(f, _mm512_set1_epi32(0xFFFF)), _mm512_slli_epi32(f, 16));
+    __m512i even = _mm512_mullo_epi16(codes, f);
+    __m512i odd = _mm512_mullo_epi16(_mm512_srli_epi16(codes, 8), f);
+    return z_or_masked(_mm512_slli_epi16(odd, 8), even, _mm512_set1_epi16(255));
+}
+
+/* Codes of a group as bytes, the bias off; MLX8's unsigned. Q2_K: times the scale of the half, at most 45. Q3_K if `fold`: times minus
+ * that scale, -128..124 (the other sign would not fit). kind and fold are constants at each call. */
+Z_INLINE void unpack_codes(const enum lin_kind kind, const uint8_t *c, const struct zscales *z,
+                           const bool fold, uint8_t *to)
 {
     const __m512i bias = _mm512_set1_epi8((char)lin_bias(kind));
 #pragma GCC unroll 4
@@ -62,6 +74,13 @@ Z_INLINE void unpack_codes(const enum lin_kind kind, const uint8_t *c, uint8_t *
         if (lin_bias(kind)) {
             lo = _mm512_sub_epi8(lo, bias);
             hi = _mm512_sub_epi8(hi, bias);
+        }
+        if (kind == LIN_KIND_Q2_K) {
+            lo = scale_bytes(lo, z->s0);
+            hi = scale_bytes(hi, z->s1);
+        } else if (kind == LIN_KIND_Q3_K && fold) {
+            lo = scale_negated(lo, z->s0);
+            hi = scale_negated(hi, z->s1);
         }
         _mm512_store_si512(to + 64 * j, lo);
         _mm512_store_si512(to + 256 + 64 * j, hi);

@@ -34,17 +34,25 @@ struct pass {
     const int32_t *neg; /* undoes the bias; NULL exactly if affine */
 };
 
-/* The groups in scratch times rows [t0, t0 + nt) of x. affine, halves and nt are constants at each call. The first rows fetch
- * what is unpacked next, a group's bytes with each group. */
-Z_INLINE void block(const bool affine, const bool halves, const int nt, const struct pass *a,
-                    int t0)
+/* What the chains of unpacked groups are. */
+enum form {
+    FORM_PLAIN,
+    FORM_AFFINE,
+    FORM_HALVES,
+    FORM_MINS, /* affine, the minimum of each half times an integer in s->min */
+};
+
+/* The groups in scratch times rows [t0, t0 + nt) of x. form and nt are constants at each call. The first rows fetch what is
+ * unpacked next, a group's bytes with each group. */
+Z_INLINE void block(const enum form form, const int nt, const struct pass *a, int t0)
 {
+    const bool affine = form == FORM_AFFINE || form == FORM_MINS, halves = form == FORM_HALVES;
     const struct act *x = a->job->x;
     const struct part *p = a->p;
     struct lin_scratch *s = a->s;
     const int32_t *neg = a->neg;
-    const enum lin_kind kind = a->job->w->kind;
-    const int next_step = t0 == 0 ? lin_block_bytes(kind) >> lin_log2_groups(kind) : 0;
+    const struct lin_block *at = &a->job->w->block;
+    const int next_step = t0 == 0 ? at->bytes >> at->shift : 0;
     int64_t i = act_index(x, t0, p->g0);
     __m512 ad[BLOCK_MAX], am[BLOCK_MAX];
     if (p->is_last)
@@ -77,12 +85,23 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
             for (int t = 0; t < nt; t++)
                 dp(halves && j >= 4 ? &dot1[t] : &dot[t], w, q + t * GROUP + 4 * j);
         }
-        __m512 d = _mm512_load_ps(s->scale[k][0]), m = _mm512_load_ps(s->scale[k][1]);
-        __m512 m1 = _mm512_load_ps(s->scale[k][2]);
+        const __m512 m = _mm512_load_ps(s->scale[k][1]), m1 = _mm512_load_ps(s->scale[k][2]);
+        const struct zscales z = { _mm512_load_ps(s->scale[k][0]),
+                                   m,
+                                   m,
+                                   m1,
+                                   _mm512_load_ps(s->min[form == FORM_MINS ? 2 * k : 0]),
+                                   _mm512_load_ps(s->min[form == FORM_MINS ? 2 * k + 1 : 0]) };
+        const enum lin_kind like = form == FORM_HALVES ? LIN_KIND_Q6_K
+                                   : affine            ? LIN_KIND_Q4_1
+                                                       : LIN_KIND_Q4_0;
 #pragma GCC unroll 8
-        for (int t = 0; t < nt; t++)
-            chain(affine, halves, dot[t], halves ? dot1[t] : dot[t], d, m, m1, &x->d[i + t],
-                  &x->s[i + t], &ad[t], &am[t]);
+        for (int t = 0; t < nt; t++) {
+            chain(form == FORM_MINS ? LIN_KIND_Q4_0 : like, dot[t], halves ? dot1[t] : dot[t], &z,
+                  x, i + t, &ad[t], &am[t]);
+            if (form == FORM_MINS)
+                am[t] = chain_mins(am[t], z.m, z.o0, z.o1, x, i + t);
+        }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
@@ -97,32 +116,32 @@ Z_INLINE void block(const bool affine, const bool halves, const int nt, const st
 }
 
 /* As block, nt any number up to BLOCK_MAX. */
-Z_INLINE void block_any(const bool affine, const bool halves, int nt, const struct pass *a, int t0)
+Z_INLINE void block_any(const enum form form, int nt, const struct pass *a, int t0)
 {
     switch (nt) {
     case 1:
-        block(affine, halves, 1, a, t0);
+        block(form, 1, a, t0);
         break;
     case 2:
-        block(affine, halves, 2, a, t0);
+        block(form, 2, a, t0);
         break;
     case 3:
-        block(affine, halves, 3, a, t0);
+        block(form, 3, a, t0);
         break;
     case 4:
-        block(affine, halves, 4, a, t0);
+        block(form, 4, a, t0);
         break;
     case 5:
-        block(affine, halves, 5, a, t0);
+        block(form, 5, a, t0);
         break;
     case 6:
-        block(affine, halves, 6, a, t0);
+        block(form, 6, a, t0);
         break;
     case 7:
-        block(affine, halves, 7, a, t0);
+        block(form, 7, a, t0);
         break;
     default:
-        block(affine, halves, BLOCK_MAX, a, t0);
+        block(form, BLOCK_MAX, a, t0);
         break;
     }
 }
@@ -132,16 +151,18 @@ static void chunk(const struct lin_job *j, int64_t tile, struct lin_scratch *s, 
                   const struct part *p)
 {
     const enum lin_kind kind = j->w->kind;
-    const struct pass a = { j, tile, s, u, p, neg_of(kind, j->x) };
-    unpack_any(kind, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
+    const struct pass a = { j, tile, s, u, p, neg_of(unpacked_bias(kind), j->x) };
+    unpack_any(j->w, j->w->data + (size_t)tile * j->w->tile_bytes, p->g0, p->n, s);
     for (int t = 0; t < j->n_rows; t += BLOCK_MAX) {
         int nt = (int)min_i64(BLOCK_MAX, j->n_rows - t);
-        if (kind == LIN_KIND_Q6_K)
-            block_any(false, true, nt, &a, t);
+        if (lin_scales(kind) == LIN_SCALES_MINS)
+            block_any(FORM_MINS, nt, &a, t);
+        else if (lin_has_halves(kind))
+            block_any(FORM_HALVES, nt, &a, t);
         else if (lin_is_affine(kind))
-            block_any(true, false, nt, &a, t);
+            block_any(FORM_AFFINE, nt, &a, t);
         else
-            block_any(false, false, nt, &a, t);
+            block_any(FORM_PLAIN, nt, &a, t);
     }
 }
 

@@ -46,6 +46,12 @@ struct pass {
     const float *dx;     /* TILE a group */
 };
 
+/* Whether each half of a group is a product: Q2_K's scales are in its codes. */
+Z_INLINE bool has_two_products(enum lin_kind kind)
+{
+    return lin_scales(kind) == LIN_SCALES_HALVES;
+}
+
 /* Groups whose products are under way when a group's chains are computed. */
 Z_INLINE int ahead_of(const bool halves)
 {
@@ -56,45 +62,54 @@ Z_INLINE int ahead_of(const bool halves)
 
 Z_INLINE void unpack_group(const enum lin_kind kind, const struct pass *a, int g, const int slot)
 {
-    const int shift = lin_log2_groups(kind), sub = g & ((1 << shift) - 1);
-    const uint8_t *b = a->base + (size_t)(g >> shift) * (size_t)lin_block_bytes(kind);
-    const uint8_t *c = b + lin_code_offset(kind) + sub * lin_code_bytes(kind);
+    const struct lin_block at = lin_block(kind, a->job->w);
+    const int sub = g & ((1 << at.shift) - 1);
+    const uint8_t *b = a->base + (size_t)(g >> at.shift) * (size_t)at.bytes;
+    const uint8_t *c = b + at.codes + sub * lin_code_bytes(kind);
     float(*scale)[TILE] = a->ring->scale[slot];
     if (g >= a->n)
         return;
 #pragma GCC unroll 8
     for (int l = 0; l < lin_code_bytes(kind); l += 64)
         _mm_prefetch((const char *)c + 4096 + l, _MM_HINT_T0);
-    _mm_prefetch((const char *)b + 4096 + (shift == 3 ? 64 * sub : 0), _MM_HINT_T0);
-    unpack_codes(kind, c, a->ring->codes[slot % RING_CODES]);
-    __m512 d, x = _mm512_setzero_ps(), y = x;
-    load_scales(kind, b, sub, &d, &x, &y);
-    _mm512_store_ps(scale[0], d);
-    if (kind == LIN_KIND_Q6_K) {
-        _mm512_store_ps(scale[1], x);
-        _mm512_store_ps(scale[2], y);
+    _mm_prefetch((const char *)b + 4096 + (at.shift == 3 ? 64 * sub : 0), _MM_HINT_T0);
+    const struct zscales z = load_scales(kind, a->job->w, b, sub);
+    unpack_codes(kind, c, &z, false, a->ring->codes[slot % RING_CODES]);
+    _mm512_store_ps(scale[0], z.d);
+    if (has_two_products(kind)) {
+        _mm512_store_ps(scale[1], z.s0);
+        _mm512_store_ps(scale[2], z.s1);
     }
 }
 
+#define PRODUCT(C, A, B, x, w)                      \
+    do {                                            \
+        if (is_unsigned)                            \
+            PRODUCT_INT8("tdpbsud", C, A, B, x, w); \
+        else                                        \
+            PRODUCT_INT8("tdpbssd", C, A, B, x, w); \
+    } while (0)
+
 /* The product of group g. One past the last group is of whatever lies there, and not used. */
-Z_INLINE void group_product(const bool halves, const struct pass *a, int g, const int slot)
+Z_INLINE void group_product(const enum lin_kind kind, const struct pass *a, int g, const int slot)
 {
+    const bool halves = has_two_products(kind), is_unsigned = kind == LIN_KIND_MLX8;
     const uint8_t *w = a->ring->codes[slot % RING_CODES];
     const int8_t *x = a->q + (int64_t)g * STEP;
     if (halves && slot % 2 == 0) {
-        PRODUCT_INT8("0", "4", "6", x, w);
-        PRODUCT_INT8("1", "5", "7", x + GROUP / 2, w + STEP / 2);
+        PRODUCT("0", "4", "6", x, w);
+        PRODUCT("1", "5", "7", x + GROUP / 2, w + STEP / 2);
     } else if (halves) {
-        PRODUCT_INT8("2", "4", "6", x, w);
-        PRODUCT_INT8("3", "5", "7", x + GROUP / 2, w + STEP / 2);
+        PRODUCT("2", "4", "6", x, w);
+        PRODUCT("3", "5", "7", x + GROUP / 2, w + STEP / 2);
     } else if (slot % 4 == 0) {
-        PRODUCT_INT8("0", "4", "6", x, w);
+        PRODUCT("0", "4", "6", x, w);
     } else if (slot % 4 == 1) {
-        PRODUCT_INT8("1", "5", "7", x, w);
+        PRODUCT("1", "5", "7", x, w);
     } else if (slot % 4 == 2) {
-        PRODUCT_INT8("2", "4", "6", x, w);
+        PRODUCT("2", "4", "6", x, w);
     } else {
-        PRODUCT_INT8("3", "5", "7", x, w);
+        PRODUCT("3", "5", "7", x, w);
     }
 }
 
@@ -144,36 +159,39 @@ Z_INLINE void chain_group(const bool halves, const struct pass *a, __m512 ad[TIL
 /* Before the chain of group 0: the products of as many groups as can be under way, and the first one stored. */
 Z_INLINE void start(const enum lin_kind kind, const struct pass *a)
 {
-    const bool halves = kind == LIN_KIND_Q6_K;
+    const bool halves = has_two_products(kind);
     const int ahead = ahead_of(halves);
     struct ring *r = a->ring;
 #pragma GCC unroll 7
     for (int g = 0; g < ahead + 3; g++) {
         unpack_group(kind, a, g, g);
         if (g >= 3)
-            group_product(halves, a, g - 3, g - 3);
+            group_product(kind, a, g - 3, g - 3);
     }
     group_store(halves, r, 0);
-    group_product(halves, a, ahead, ahead);
+    group_product(kind, a, ahead, ahead);
 }
 
 /* y = ad + the chain of minimums, which are still in the nearest caches. */
 Z_INLINE void finish(const enum lin_kind kind, const struct pass *a, __m512 ad[TILE])
 {
-    const int shift = lin_log2_groups(kind), rows = a->job->n_rows - a->t0;
+    const struct lin_block at = lin_block(kind, a->job->w);
+    const int rows = a->job->n_rows - a->t0;
     if (lin_is_affine(kind)) {
-        const float *s = a->job->x->s + act_index(a->job->x, a->t0, 0);
+        const struct act *x = a->job->x;
+        int64_t i = act_index(x, a->t0, 0);
         __m512 am[TILE];
 #pragma GCC unroll 16
         for (int t = 0; t < TILE; t++)
             am[t] = _mm512_setzero_ps();
-        for (int g = 0; g < a->n; g++, s += TILE) {
-            const uint8_t *b = a->base + (size_t)(g >> shift) * (size_t)lin_block_bytes(kind);
-            __m512 d, m, unused;
-            load_scales(kind, b, g & ((1 << shift) - 1), &d, &m, &unused);
+        for (int g = 0; g < a->n; g++, i += TILE) {
+            const uint8_t *b = a->base + (size_t)(g >> at.shift) * (size_t)at.bytes;
+            const struct zscales z = load_scales(kind, a->job->w, b, g & ((1 << at.shift) - 1));
 #pragma GCC unroll 16
             for (int t = 0; t < TILE; t++)
-                am[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(s[t]), am[t]);
+                am[t] = kind == LIN_KIND_Q2_K
+                            ? chain_mins(am[t], z.m, z.o0, z.o1, x, i + t)
+                            : _mm512_fmadd_ps(z.m, _mm512_set1_ps(x->s[i + t]), am[t]);
         }
 #pragma GCC unroll 16
         for (int t = 0; t < TILE; t++)
@@ -188,7 +206,7 @@ Z_INLINE void finish(const enum lin_kind kind, const struct pass *a, __m512 ad[T
 /* kind is a constant at each call. */
 Z_INLINE void block(const enum lin_kind kind, const struct pass *a)
 {
-    const bool halves = kind == LIN_KIND_Q6_K;
+    const bool halves = has_two_products(kind);
     const int ahead = ahead_of(halves);
     __m512 ad[TILE];
 #pragma GCC unroll 16
@@ -199,7 +217,7 @@ Z_INLINE void block(const enum lin_kind kind, const struct pass *a)
 #pragma GCC unroll 8
         for (int k = 0; k < RING_SCALES; k++) {
             group_store(halves, a->ring, (k + 1) % RING_SCALES);
-            group_product(halves, a, g + k + ahead + 1, (k + ahead + 1) % RING_SCALES);
+            group_product(kind, a, g + k + ahead + 1, (k + ahead + 1) % RING_SCALES);
             chain_group(halves, a, ad, g + k, k);
             unpack_group(kind, a, g + k + ahead + 3, (k + ahead + 3) % RING_SCALES);
         }
@@ -225,7 +243,7 @@ void linear_few_grouped(const struct lin_job *j, int64_t tile0, int64_t tile1,
     const struct act *x = j->x;
     struct pass a = { .job = j, .ring = (struct ring *)s->tiles, .n = (int)x->n_groups };
     BUG_ON(x->mb != TILE);
-    tiles_configure(j->w->kind == LIN_KIND_Q6_K ? &tiles_halves : &tiles_groups);
+    tiles_configure(has_two_products(j->w->kind) ? &tiles_halves : &tiles_groups);
     for (a.tile = tile0; a.tile < tile1; a.tile++) {
         a.base = j->w->data + (size_t)a.tile * j->w->tile_bytes;
         for (a.t0 = 0; a.t0 < j->n_rows; a.t0 += TILE) {

@@ -11,7 +11,7 @@
 static inline const uint8_t *packed_at(const struct weight *w, int64_t tile, int64_t g)
 {
     return w->data + (size_t)tile * w->tile_bytes +
-           (size_t)(g >> lin_log2_groups(w->kind)) * (size_t)lin_block_bytes(w->kind);
+           (size_t)(g >> w->block.shift) * (size_t)w->block.bytes;
 }
 
 /* What a chunk's place in its row means for the accumulators. */

@@ -6,6 +6,7 @@
  * caches: see `check --bench pack`. */
 #include "kernels/cpu/cpu_int.h"
 #include "tensor/blocks.h"
+#include "tensor/half.h"
 
 #include <string.h>
 
@@ -268,6 +269,140 @@ PACK_INLINE void pack_q6_k(uint8_t *b, const struct quad *s, int sub)
     }
 }
 
+/* 16 bytes of each row to b + 16 * i + 4q; `v` as stored. */
+PACK_INLINE void put_rows16(uint8_t *at, int q, const u32x4 v[4], int step)
+{
+    u32x4 w[4];
+    transpose8(v, w);
+    for (int i = 0; i < 16; i++) {
+        uint32_t u = w[i / 4][i % 4];
+        memcpy(at + i * step + 4 * q, &u, 4);
+    }
+}
+
+/* The two low bits of every code: Q2_K's and Q3_K's arrangement, which is that of Q6_K's upper bits. */
+PACK_INLINE void put_pairs(uint8_t *codes, int step, const struct quad *s, size_t from)
+{
+    for (int i = 0; i < 4; i++) { /* groups 4 (i / 2) .. 4 (i / 2) + 3, their half i % 2 */
+        u32x4 v[4];
+        for (int k = 0; k < 4; k++)
+            v[k] = load128(s->r[k] + from + 16 * (size_t)i);
+        transpose32(v);
+        for (int j = 0; j < 4; j++)
+            store128(codes + (4 * (i / 2) + j) * step + 64 * (i % 2) + 16 * s->q,
+                     gather_bits(v, 4, 2 * j, 2));
+    }
+}
+
+PACK_INLINE void pack_q2_k(uint8_t *b, const struct quad *s, int sub)
+{
+    u32x4 v[4];
+    put_half(b, s, offsetof(struct block_q2_k, d), 0);
+    put_half(b + 32, s, offsetof(struct block_q2_k, dmin), 0x8000u);
+    for (int k = 0; k < 4; k++)
+        v[k] = load128(s->r[k] + offsetof(struct block_q2_k, scales));
+    put_rows16(b + 64, s->q, v, 16);
+    put_pairs(b + 320, 128, s, offsetof(struct block_q2_k, qs));
+}
+
+PACK_INLINE void pack_q3_k(uint8_t *b, const struct quad *s, int sub)
+{
+    u32x4 w[8], v[4];
+    put_half(b, s, offsetof(struct block_q3_k, d), 0);
+    for (int k = 0; k < 4; k++) {
+        uint8_t scales[16];
+        for (int j = 0; j < 16; j++)
+            scales[j] = (uint8_t)block_q3_k_scale(s->r[k] + offsetof(struct block_q3_k, scales), j);
+        v[k] = load128(scales);
+    }
+    put_rows16(b + 32, s->q, v, 16);
+    put_pairs(b + 320, 192, s, offsetof(struct block_q3_k, qs));
+    for (int half = 0; half < 2; half++) {
+        for (int k = 0; k < 4; k++)
+            w[4 * half + k] =
+                load128(s->r[k] + offsetof(struct block_q3_k, hmask) + 16 * (size_t)half);
+        transpose32(w + 4 * half);
+    }
+    for (int j = 0; j < 8; j++)
+        store128(b + 320 + 192 * j + 128 + 16 * s->q, gather_bits(w, 8, j, 1));
+}
+
+PACK_INLINE void pack_iq4_nl(uint8_t *b, const struct quad *s, int sub)
+{
+    put_half(b + 32 * sub, s, offsetof(struct block_iq4_nl, d), 0);
+    put_nibbles(b + 64 + 256 * sub, s, offsetof(struct block_iq4_nl, qs));
+}
+
+PACK_INLINE void pack_iq4_xs(uint8_t *b, const struct quad *s, int sub)
+{
+    put_half(b, s, offsetof(struct block_iq4_xs, d), 0);
+    for (int k = 0; k < 4; k++) {
+        struct block_iq4_xs x;
+        memcpy(&x, s->r[k], sizeof(x));
+        for (int j = 0; j < 8; j++)
+            b[32 + 16 * j + 4 * s->q + k] = (uint8_t)block_iq4_xs_scale(&x, j);
+    }
+    for (int j = 0; j < 8; j++)
+        put_nibbles(b + 192 + 256 * j, s, offsetof(struct block_iq4_xs, qs) + 16 * (size_t)j);
+}
+
+PACK_INLINE void pack_mxfp4(uint8_t *b, const struct quad *s, int sub)
+{
+    for (int k = 0; k < 4; k++) { /* the scale as bf16, which has f32's exponents */
+        uint16_t h = f32_to_bf16(e8m0_half_to_f32(*s->r[k]));
+        memcpy(b + 32 * sub + 2 * (4 * s->q + k), &h, 2);
+    }
+    put_nibbles(b + 64 + 256 * sub, s, offsetof(struct block_mxfp4, qs));
+}
+
+/* --- MLX: streams of bits --- */
+
+/* A group's codes of four rows, as bytes, to the arrangement of `code`. w[j]: elements 4j..4j+3. */
+PACK_INLINE void put_bits(uint8_t *codes, const enum lin_code code, int q, const u32x4 w[8])
+{
+    uint8_t *at = codes + 16 * q;
+    if (code == LIN_CODE_8) {
+        for (int j = 0; j < 8; j++)
+            store128(at + 64 * j, w[j]);
+    } else if (code == LIN_CODE_2 || code == LIN_CODE_3) {
+        for (int h = 0; h < 2; h++)
+            store128(at + 64 * h, gather_bits(w + 4 * h, 4, 0, 2));
+        if (code == LIN_CODE_3)
+            store128(at + 128, gather_bits(w, 8, 2, 1));
+    } else {
+        for (int j = 0; j < 4; j++)
+            store128(at + 64 * j, (w[j] & 0x0F0F0F0Fu) | (w[4 + j] & 0x0F0F0F0Fu) << 4);
+        if (code == LIN_CODE_5)
+            store128(at + 256, gather_bits(w, 8, 4, 1));
+        for (int h = 0; h < 2 && code == LIN_CODE_6; h++)
+            store128(at + 256 + 64 * h, gather_bits(w + 4 * h, 4, 4, 2));
+    }
+}
+
+PACK_INLINE void pack_mlx(const struct weight *w, uint8_t *tile, const uint8_t *rows,
+                          size_t row_bytes, const enum lin_kind kind, const int bits)
+{
+    for (int64_t g = 0; g < w->n_groups; g++) {
+        const int sub = (int)(g & ((1 << w->block.shift) - 1));
+        uint8_t *codes = tile + (g >> w->block.shift) * w->block.bytes + w->block.codes +
+                         sub * lin_code_bytes(kind);
+        for (int q = 0; q < TILE / 4; q++) {
+            u32x4 v[8];
+            for (int k = 0; k < 4; k++) {
+                const uint8_t *p = rows + (size_t)(4 * q + k) * row_bytes + 4 * bits * g;
+                uint64_t x[4];
+                for (int i = 0; i < 4; i++)
+                    x[i] = group_mlx_codes(p + bits * i, bits);
+                v[k] = load128(x);
+                v[4 + k] = load128(x + 2);
+            }
+            transpose32(v);
+            transpose32(v + 4);
+            put_bits(codes, lin_code(kind), q, v);
+        }
+    }
+}
+
 /* --- tiles --- */
 
 typedef void pack_quad_fn(uint8_t *block, const struct quad *s, int sub);
@@ -275,14 +410,32 @@ typedef void pack_quad_fn(uint8_t *block, const struct quad *s, int sub);
 PACK_INLINE void pack_blocks(uint8_t *tile, const uint8_t *rows, size_t row_bytes, enum lin_kind k,
                              size_t block, pack_quad_fn *fn)
 {
-    size_t n = row_bytes / block, per = lin_log2_groups(k) == 1 ? 2 : 1;
+    const struct lin_block at = lin_block_of(k);
+    size_t n = row_bytes / block, per = at.shift == 1 ? 2 : 1;
     for (size_t i = 0; i < n; i++) {
         for (int q = 0; q < TILE / 4; q++) {
             const uint8_t *r = rows + (size_t)(4 * q) * row_bytes + i * block;
             struct quad s = { { r, r + row_bytes, r + 2 * row_bytes, r + 3 * row_bytes }, q };
-            fn(tile + i / per * (size_t)lin_block_bytes(k), &s, (int)(i % per));
+            fn(tile + i / per * (size_t)at.bytes, &s, (int)(i % per));
         }
     }
+}
+
+/* [16][in] bytes to [in][16] */
+static void pack_bytes(uint8_t *tile, const uint8_t *rows, size_t in)
+{
+    size_t i = 0;
+    for (; i + 16 <= in; i += 16) {
+        for (int q = 0; q < TILE / 4; q++) {
+            u32x4 v[4];
+            for (size_t k = 0; k < 4; k++)
+                v[k] = load128(rows + (4 * (size_t)q + k) * in + i);
+            put_rows16(tile + i * TILE, q, v, TILE);
+        }
+    }
+    for (; i < in; i++)
+        for (size_t r = 0; r < TILE; r++)
+            tile[i * TILE + r] = rows[r * in + i];
 }
 
 /* [16][in] of `size` bytes to [in][16] */
@@ -314,28 +467,48 @@ static void pack_plain(uint8_t *tile, const uint8_t *rows, size_t row_bytes, siz
             memcpy(tile + (i * TILE + r) * size, rows + r * row_bytes + i * size, size);
 }
 
-void cpu_pack_tile(enum lin_kind kind, uint8_t *tile, const uint8_t *rows, size_t row_bytes)
+void cpu_pack_tile(const struct weight *w, uint8_t *tile, const uint8_t *rows, size_t row_bytes)
 {
 #define BLOCKS(k, format)                                                               \
     case LIN_KIND_##k:                                                                  \
         pack_blocks(tile, rows, row_bytes, LIN_KIND_##k, sizeof(struct block_##format), \
                     pack_##format);                                                     \
         break
-    switch (kind) {
+#define MLX(bits)                                                     \
+    case LIN_KIND_MLX##bits:                                          \
+        pack_mlx(w, tile, rows, row_bytes, LIN_KIND_MLX##bits, bits); \
+        break
+    switch (w->kind) {
         BLOCKS(Q4_0, q4_0);
         BLOCKS(Q4_1, q4_1);
         BLOCKS(Q5_0, q5_0);
         BLOCKS(Q5_1, q5_1);
         BLOCKS(Q8_0, q8_0);
+        BLOCKS(Q2_K, q2_k);
+        BLOCKS(Q3_K, q3_k);
         BLOCKS(Q4_K, q4_k);
         BLOCKS(Q5_K, q5_k);
         BLOCKS(Q6_K, q6_k);
+        BLOCKS(IQ4_NL, iq4_nl);
+        BLOCKS(IQ4_XS, iq4_xs);
+        BLOCKS(MXFP4, mxfp4);
+        MLX(2);
+        MLX(3);
+        MLX(4);
+        MLX(5);
+        MLX(6);
+        MLX(8);
     case LIN_KIND_F32:
         pack_plain(tile, rows, row_bytes, 4);
+        break;
+    case LIN_KIND_F8_E4M3:
+    case LIN_KIND_F8_E5M2:
+        pack_bytes(tile + cpu_f8_scale_bytes(w), rows, row_bytes);
         break;
     default:
         pack_plain(tile, rows, row_bytes, 2);
         break;
     }
 #undef BLOCKS
+#undef MLX
 }

@@ -52,6 +52,18 @@ V_INLINE nv nv_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
+/* fp8 is the upper byte of an f16; E4M3, with its exponent in E5M2's place, 2^-8 of itself. */
+V_INLINE nv nv_load_e5m2(const uint8_t *p)
+{
+    __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(v, 8));
+}
+V_INLINE nv nv_load_e4m3(const uint8_t *p)
+{
+    __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); /* the sign twice */
+    v = _mm256_and_si256(_mm256_slli_epi16(v, 7), _mm256_set1_epi16((short)0xBFFF));
+    return _mm512_mul_ps(_mm512_cvtph_ps(v), _mm512_set1_ps(256.0f));
+}
 V_INLINE nv nv_load_u8(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -165,6 +177,17 @@ V_INLINE nv nv_load_bf16(const uint16_t *p)
 {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+V_INLINE nv nv_load_e5m2(const uint8_t *p)
+{
+    __m128i v = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_cvtph_ps(_mm_slli_epi16(v, 8));
+}
+V_INLINE nv nv_load_e4m3(const uint8_t *p)
+{
+    __m128i v = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    v = _mm_and_si128(_mm_slli_epi16(v, 7), _mm_set1_epi16((short)0xBFFF));
+    return _mm256_mul_ps(_mm256_cvtph_ps(v), _mm256_set1_ps(256.0f));
 }
 V_INLINE nv nv_load_u8(const uint8_t *p)
 {
@@ -283,6 +306,14 @@ V_INLINE void nv_store_f16(uint16_t *p, nv a)
 V_INLINE nv nv_load_bf16(const uint16_t *p)
 {
     return bf16_to_f32(*p);
+}
+V_INLINE nv nv_load_e5m2(const uint8_t *p)
+{
+    return f8_e5m2_to_f32(*p);
+}
+V_INLINE nv nv_load_e4m3(const uint8_t *p)
+{
+    return f8_e4m3_to_f32(*p);
 }
 V_INLINE nv nv_load_u8(const uint8_t *p)
 {

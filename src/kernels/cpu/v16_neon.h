@@ -62,6 +62,18 @@ NV_INLINE uint32x4_t nv_bytes(const uint8_t *p) /* four bytes, widened */
     memcpy(&u, p, 4);
     return vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(u)))));
 }
+NV_INLINE nv nv_load_e5m2(const uint8_t *p)
+{
+    uint16x4_t v = vmovn_u32(nv_bytes(p));
+    return vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(v, 8)));
+}
+NV_INLINE nv nv_load_e4m3(const uint8_t *p)
+{
+    uint16x4_t v = vmovn_u32(nv_bytes(p));
+    v = vorr_u16(vshl_n_u16(vand_u16(v, vdup_n_u16(0x80)), 8),
+                 vshl_n_u16(vand_u16(v, vdup_n_u16(0x7F)), 7));
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(v)), 256.0f);
+}
 NV_INLINE nv nv_load_u8(const uint8_t *p)
 {
     return vcvtq_f32_u32(nv_bytes(p));

@@ -44,7 +44,8 @@ static void ref_failed(struct backend *be, uint8_t *flags)
 
 static bool ref_supports(const struct backend *be, enum dtype type)
 {
-    return group_is_type(type) || type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+    return group_is_type(type) || source_is_f8(type) || type == DTYPE_F32 || type == DTYPE_F16 ||
+           type == DTYPE_BF16;
 }
 
 /* Make the buffers of linear fit rows of `in` elements. On failure they are as before. */
@@ -77,12 +78,16 @@ static enum err_code ref_pack(struct backend *be, const struct weight_source *sr
     if (!ref_supports(be, src->type))
         return err_set(err, ERR_UNSUPPORTED, "%s: this build does not compute with type %s",
                        src->name, dtype_info(src->type)->name);
-    int64_t block = dtype_info(src->type)->block_elems;
-    if (src->in <= 0 || src->out <= 0 || src->in % block != 0)
-        return err_set(err, ERR_INVALID, "%s: shape [%lld][%lld] does not fit type %s", src->name,
-                       (long long)src->out, (long long)src->in, dtype_info(src->type)->name);
+    enum err_code code = source_check(src, err);
+    if (code)
+        return code;
+    const struct scales *sc = &src->scales;
     size_t row_bytes = dtype_row_bytes(src->type, src->in);
-    size_t bytes = row_bytes * (size_t)src->out;
+    size_t bytes = row_bytes * (size_t)src->out, scale_bytes = 0;
+    if (sc->scales)
+        scale_bytes = (size_t)((src->out + sc->rows - 1) / sc->rows) *
+                      dtype_row_bytes(sc->type, (src->in + sc->cols - 1) / sc->cols);
+    bytes += scale_bytes * (sc->biases ? 2 : 1);
     struct weight *w = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*w));
     w->shape = (struct weight_shape){ src->type, src->out, src->in, bytes };
     w->row_bytes = row_bytes;
@@ -92,9 +97,15 @@ static enum err_code ref_pack(struct backend *be, const struct weight_source *sr
         mem_free(MEM_CAT_WEIGHTS, w);
         return err_set(err, ERR_NOMEM, "%s: no memory for %zu bytes", src->name, bytes);
     }
-    memcpy(w->data, src->data, bytes);
+    uint8_t *at = w->data + row_bytes * (size_t)src->out;
+    memcpy(w->data, src->data, row_bytes * (size_t)src->out);
+    w->scales = *sc;
+    if (sc->scales)
+        w->scales.scales = memcpy(at, sc->scales, scale_bytes);
+    if (sc->scales && sc->biases)
+        w->scales.biases = memcpy(at + scale_bytes, sc->biases, scale_bytes);
     if (src->drop)
-        src->drop(src->drop_ctx, src->data, bytes);
+        src->drop(src->drop_ctx, src->data, row_bytes * (size_t)src->out);
     *out = w;
     return ERR_OK;
 }

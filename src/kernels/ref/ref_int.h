@@ -4,13 +4,15 @@
 
 #include "kernels/ref/ref.h"
 #include "tensor/group.h"
+#include "tensor/source.h"
 
 #define REF_ROWS 64 /* rows of x that linear takes in one pass over the weights */
 
 struct weight {
     struct weight_shape shape;
     size_t row_bytes;
-    uint8_t *data; /* [out] rows as in the file */
+    uint8_t *data;        /* [out] rows as in the file, then the scales */
+    struct scales scales; /* in data */
 };
 
 /* A group of quantised activations. */

@@ -1,6 +1,5 @@
 /* Matrix products of the reference backend: the canonical arithmetic of group.h, one output element at a time. */
 #include "kernels/ref/ref_int.h"
-#include "tensor/half.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,14 +7,19 @@
 void ref_widen(enum dtype type, const uint8_t *src, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++) {
-        uint16_t h;
-        if (type == DTYPE_F32) {
-            memcpy(&out[i], src + 4 * i, 4);
-            continue;
-        }
-        memcpy(&h, src + 2 * i, 2);
-        out[i] = type == DTYPE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+        if (type == DTYPE_F8_E4M3)
+            out[i] = f8_e4m3_to_f32(src[i]);
+        else if (type == DTYPE_F8_E5M2)
+            out[i] = f8_e5m2_to_f32(src[i]);
+        else
+            out[i] = source_float(src, type, i);
     }
+}
+
+/* The scales of row r of an MLX weight. */
+static struct scales row_scales(const struct weight *w, int64_t r)
+{
+    return dtype_mlx_bits(w->shape.type) ? scales_from_row(&w->scales, r, w->shape.in) : w->scales;
 }
 
 void ref_embed(struct backend *be, struct tensor y, const struct weight *w, const int32_t *ids)
@@ -26,9 +30,13 @@ void ref_embed(struct backend *be, struct tensor y, const struct weight *w, cons
         float *out = y.data + t * y.stride;
         if (!group_is_type(w->shape.type)) {
             ref_widen(w->shape.type, row, y.cols, out);
+            if (w->scales.scales)
+                for (int64_t i = 0; i < y.cols; i++)
+                    out[i] *= source_f8_scale(&w->scales, y.cols, ids[t], i / w->scales.cols);
             continue;
         }
-        group_decode(w->shape.type, row, 0, y.cols / GROUP, st->w);
+        struct scales s = row_scales(w, ids[t]);
+        group_decode(w->shape.type, row, &s, 0, y.cols / GROUP, st->w);
         for (int64_t i = 0; i < y.cols; i++)
             out[i] = group_value(&st->w[i / GROUP], (int)(i % GROUP));
     }
@@ -87,14 +95,32 @@ static void linear_quantised(struct ref_state *st, struct tensor y, struct tenso
             if (!quantise_group(x.data + (t0 + t) * x.stride + g * GROUP, &st->x[t * n_groups + g]))
                 st->flags[t0 + t] = 1;
     for (int64_t r = 0; r < w->shape.out; r++) {
-        group_decode(w->shape.type, w->data + (size_t)r * w->row_bytes, 0, n_groups, st->w);
+        struct scales s = row_scales(w, r);
+        group_decode(w->shape.type, w->data + (size_t)r * w->row_bytes, &s, 0, n_groups, st->w);
         for (int t = 0; t < n; t++)
             y.data[(t0 + t) * y.stride + r] =
                 dot_groups(st->w, st->x + t * n_groups, n_groups, affine);
     }
 }
 
-/* f16, bf16, f32 weights: widened, one ascending chain per element. A non-finite x counts as zero and fails its row. */
+/* One ascending chain of the widened row in st->wf, from zero; fp8: of each part that has one scale, and a chain of those. */
+static float dot_float(const struct ref_state *st, const struct weight *w, int64_t r,
+                       const float *x)
+{
+    int64_t in = w->shape.in, cols = source_f8_cols(&w->scales, in);
+    float y = 0;
+    for (int64_t c = 0; c * cols < in; c++) {
+        float a = 0;
+        for (int64_t i = c * cols; i < in && i < (c + 1) * cols; i++)
+            a = fmaf(st->wf[i], x[i], a);
+        if (!source_is_f8(w->shape.type))
+            return a;
+        y = fmaf(source_f8_scale(&w->scales, in, r, c), a, y);
+    }
+    return y;
+}
+
+/* f16, bf16, f32 and fp8 weights. A non-finite x counts as zero and fails its row. */
 static void linear_float(struct ref_state *st, struct tensor y, struct tensor x, int64_t t0, int n,
                          const struct weight *w)
 {
@@ -111,12 +137,8 @@ static void linear_float(struct ref_state *st, struct tensor y, struct tensor x,
     }
     for (int64_t r = 0; r < w->shape.out; r++) {
         ref_widen(w->shape.type, w->data + (size_t)r * w->row_bytes, in, st->wf);
-        for (int t = 0; t < n; t++) {
-            float a = 0;
-            for (int64_t i = 0; i < in; i++)
-                a = fmaf(st->wf[i], st->xf[t * in + i], a);
-            y.data[(t0 + t) * y.stride + r] = a;
-        }
+        for (int t = 0; t < n; t++)
+            y.data[(t0 + t) * y.stride + r] = dot_float(st, w, r, st->xf + t * in);
     }
 }
 
