@@ -36,14 +36,16 @@ void group_decode(enum dtype type, const uint8_t *row, const struct scales *scal
 /* Eight codes of `bits` bits, the lowest bits first, to bytes. Reads `bits` bytes. */
 static inline uint64_t group_mlx_codes(const uint8_t *p, int bits)
 {
-    uint64_t x = 0, ones = 0x0101010101010101u;
+    uint64_t x = 0;
     for (int i = 0; i < bits; i++)
         x |= (uint64_t)p[i] << 8 * i;
-    uint64_t m4 = (UINT64_C(1) << 4 * bits) - 1, m2 = (UINT64_C(1) << 2 * bits) - 1;
-    x = (x | x << (32 - 4 * bits)) & (m4 | m4 << 32);
-    m2 |= m2 << 16;
-    x = (x | x << (16 - 2 * bits)) & (m2 | m2 << 32);
-    return (x | x << (8 - bits)) & ones * ((1u << bits) - 1);
+    /* the low half stays, the high half moves up: four codes, two, one; masked before, as with over 4 bits they would meet */
+    uint64_t m4 = (UINT64_C(1) << 4 * bits) - 1;
+    uint64_t m2 = ((UINT64_C(1) << 2 * bits) - 1) * UINT64_C(0x0000000100000001);
+    uint64_t m1 = ((UINT64_C(1) << bits) - 1) * UINT64_C(0x0001000100010001);
+    x = (x & m4) | (x & ~m4) << (32 - 4 * bits);
+    x = (x & m2) | (x & ~m2) << (16 - 2 * bits);
+    return (x & m1) | (x & ~m1) << (8 - bits);
 }
 
 /* The element's value. */

@@ -1,6 +1,7 @@
 #include "base/file.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
+#include "tensor/group.h"
 #include "tensor/half.h"
 #include "weights/weights.h"
 
@@ -207,11 +208,35 @@ static void types_known_by_size_only_are_refused(void **state)
     assert_non_null(strstr(err.text, "IQ2_XS"));
 }
 
+/* MLX packs codes as one stream of bits, the lowest first (mlx.core.quantize). */
+static void mlx_codes_are_a_stream_of_bits(void **state)
+{
+    (void)state;
+    uint32_t r = 12345;
+    for (int bits = 2; bits <= 8; bits++) {
+        if (!dtype_mlx_bits(dtype_mlx(bits)))
+            continue; /* 7 bits are not packed */
+        for (int turn = 0; turn < 500; turn++) {
+            uint8_t p[8];
+            for (int i = 0; i < 8; i++)
+                p[i] = (uint8_t)((r = r * 1664525 + 1013904223) >> 24);
+            uint64_t got = group_mlx_codes(p, bits);
+            for (int k = 0; k < 8; k++) {
+                unsigned want = 0;
+                for (int b = 0; b < bits; b++)
+                    want |= (unsigned)(p[(k * bits + b) / 8] >> (k * bits + b) % 8 & 1) << b;
+                assert_int_equal(got >> 8 * k & 255, want);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(types_have_the_published_sizes),
         cmocka_unit_test(mlx_types_go_by_their_bits),
+        cmocka_unit_test(mlx_codes_are_a_stream_of_bits),
         cmocka_unit_test(scales_of_later_rows_stand_further_on),
         cmocka_unit_test(f16_widens_exactly),
         cmocka_unit_test(f16_narrows_to_nearest_even),
