@@ -69,7 +69,12 @@ static enum err_code rope_read_yarn(const struct weights *w, const struct model 
         { "rope.scaling.yarn_beta_fast", &s->beta_fast },
         { "rope.scaling.yarn_beta_slow", &s->beta_slow },
     };
+    bool is_cut = true;
     enum err_code code = rope_read_orig(w, m, s, err);
+    if (!code) /* only from config.json: GGUF has no such key */
+        code =
+            weights_bool_or(w, model_key(m, "rope.scaling.yarn_truncate", key), true, &is_cut, err);
+    s->is_exact = !is_cut;
     for (size_t i = 0; i < ARRAY_LEN(floats) && !code; i++)
         code = weights_float_or(w, model_key(m, floats[i].name, key), *floats[i].out, floats[i].out,
                                 err);
@@ -230,7 +235,7 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
     if (!code) {
         *r = (struct rope){ .kind = kind, .n_dims = (int)n_dims, .scale = 1 };
         m->inv_freq[spec->rope_i] = mem_alloc(MEM_CAT_WEIGHTS, (size_t)n_dims / 2 * sizeof(float));
-        scaling.is_exact = spec->is_yarn_exact;
+        scaling.is_exact = scaling.is_exact || spec->is_yarn_exact;
         rope_fill(r, m->inv_freq[spec->rope_i], base, factors, &scaling);
     }
     mem_free(MEM_CAT_WEIGHTS, factors);
