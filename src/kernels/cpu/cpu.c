@@ -171,31 +171,45 @@ static long topology(int cpu, const char *what, struct buf *b)
     return *s ? strtol(s, NULL, 10) : -1;
 }
 
-/* Distinct (package, core) pairs among the CPUs that the process may run on. */
-static int physical_cores(struct buf *b)
+int cpu_cores(cpu_set_t *out, int max)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return 1;
+        return 0;
     struct {
         long package, core;
     } seen[CPU_THREADS_MAX];
+    struct buf b;
+    buf_init(&b, MEM_CAT_BASE, 64 << 10);
     int n = 0;
-    for (int cpu = 0; cpu < CPU_SETSIZE && n < CPU_THREADS_MAX; cpu++) {
+    max = max < CPU_THREADS_MAX ? max : CPU_THREADS_MAX;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &set))
             continue;
-        long package = topology(cpu, "physical_package_id", b);
-        long core = topology(cpu, "core_id", b);
+        long package = topology(cpu, "physical_package_id", &b);
+        long core = topology(cpu, "core_id", &b);
         int i = 0;
         while (i < n && (seen[i].package != package || seen[i].core != core || core < 0))
             i++;
+        if (i == max)
+            continue;
         if (i == n) {
             seen[n].package = package;
             seen[n].core = core;
-            n++;
+            CPU_ZERO(&out[n++]);
         }
+        CPU_SET(cpu, &out[i]);
     }
-    return n > 0 ? n : 1;
+    buf_release(&b);
+    return n;
+}
+
+bool cpu_should_bind(int threads, const cpu_set_t *cores, int n)
+{
+    int cpus = 0;
+    for (int i = 0; i < n; i++)
+        cpus += CPU_COUNT(&cores[i]);
+    return threads > 1 && threads == n && cpus > n;
 }
 
 /* CPUs that a quota of `quota` us per `period` us amounts to, rounded up; 0 = no limit. */
@@ -242,7 +256,9 @@ int cpu_threads_default(void)
 {
     struct buf b;
     buf_init(&b, MEM_CAT_BASE, 64 << 10);
-    int n = min_limit(physical_cores(&b), cgroup_cpus(&b));
+    cpu_set_t *cores = mem_alloc(MEM_CAT_BASE, CPU_THREADS_MAX * sizeof(*cores));
+    int n = min_limit(cpu_cores(cores, CPU_THREADS_MAX), cgroup_cpus(&b));
+    mem_free(MEM_CAT_BASE, cores);
     buf_release(&b);
-    return n < CPU_THREADS_MAX ? n : CPU_THREADS_MAX;
+    return n > 0 ? n : 1;
 }

@@ -181,6 +181,16 @@ static size_t region_bytes(void)
     return 2 * ram;
 }
 
+/* See cpu_should_bind. */
+static void bind_threads(struct pool *p)
+{
+    cpu_set_t *cores = mem_alloc(MEM_CAT_BASE, CPU_THREADS_MAX * sizeof(*cores));
+    int n = cpu_cores(cores, CPU_THREADS_MAX);
+    if (cpu_should_bind(pool_threads(p), cores, n))
+        pool_bind(p, cores);
+    mem_free(MEM_CAT_BASE, cores);
+}
+
 enum err_code cpu_backend_open(const struct cpu_options *opt, struct backend **out, struct err *err)
 {
     struct cpu_options o = opt ? *opt : (struct cpu_options){ 0 };
@@ -195,6 +205,7 @@ enum err_code cpu_backend_open(const struct cpu_options *opt, struct backend **o
     cpu_dispatch(st, st->level);
     enum err_code rc = pool_new(threads, &st->pool, err);
     if (rc == ERR_OK) {
+        bind_threads(st->pool);
         st->scratch = mem_try_big(MEM_CAT_SCRATCH, (size_t)threads * sizeof(*st->scratch));
         st->rope_cache = rope_cache_new();
         if (!st->scratch || !st->rope_cache || !cpu_attention_init(st, threads) ||

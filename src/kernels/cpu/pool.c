@@ -169,6 +169,12 @@ int pool_threads(const struct pool *p)
     return p->n_threads;
 }
 
+void pool_bind(struct pool *p, const cpu_set_t *cores)
+{
+    for (int i = 1; i < p->n_threads; i++)
+        pthread_setaffinity_np(p->workers[i - 1].thread, sizeof(cores[i]), &cores[i]);
+}
+
 enum err_code pool_new(int n_threads, struct pool **out, struct err *err)
 {
     BUG_ON(n_threads < 1);

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 
+#include <sched.h>
 #include <stdint.h>
 
 struct pool;
@@ -21,6 +22,9 @@ typedef void pool_fn(void *ctx, int64_t chunk, int thread);
 enum err_code pool_new(int n_threads, struct pool **out, struct err *err) MUST_CHECK;
 void pool_free(struct pool *p); /* NULL is fine */
 int pool_threads(const struct pool *p);
+
+/* Bind worker i to cores[i], where the system lets it. The caller, thread 0, stays free: it is not the pool's. */
+void pool_bind(struct pool *p, const cpu_set_t *cores);
 
 /* Run fn on chunks [0, n), n < 2^31; returns when all are done and their writes are visible. */
 void pool_run(struct pool *p, pool_fn *fn, void *ctx, int64_t n);
