@@ -231,12 +231,67 @@ static void mlx_codes_are_a_stream_of_bits(void **state)
     }
 }
 
+/* Layout of mlx.bin: make_mlx.py. */
+struct mlx_golden {
+    uint32_t bits, cols, rows, in, kind, n_codes, n_scales, n_biases;
+};
+
+static void check_mlx(const struct mlx_golden *g, const uint8_t *at)
+{
+    static const enum dtype kinds[] = { DTYPE_F16, DTYPE_BF16, DTYPE_F32 };
+    static float got[1024];
+    struct err err = { 0 };
+    struct weights_tensor t = { .name = "mlx",
+                                .type = g->bits == 43   ? DTYPE_F8_E4M3
+                                        : g->bits == 52 ? DTYPE_F8_E5M2
+                                                        : dtype_mlx((int)g->bits),
+                                .n_dims = 2,
+                                .shape = { g->in, g->rows, 1, 1 },
+                                .data = at,
+                                .bytes = g->n_codes };
+    if (g->cols)
+        t.scales = (struct scales){ .scales = at + g->n_codes,
+                                    .biases = at + g->n_codes + g->n_scales,
+                                    .type = kinds[g->kind],
+                                    .rows = 1,
+                                    .cols = g->cols };
+    const uint8_t *want = at + g->n_codes + g->n_scales + g->n_biases;
+    assert_true((size_t)g->rows * g->in <= ARRAY_LEN(got));
+    if (weights_decode_rows(&t, 0, g->rows, got, &err))
+        fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < g->rows * g->in; i++)
+        if (memcmp(&got[i], want + 4 * i, 4) != 0)
+            fail_msg("%u bits, groups of %u, scales %u: element %u is %a", g->bits, g->cols,
+                     g->kind, i, (double)got[i]);
+}
+
+static void mlx_and_8_bit_floats_decode_as_published(void **state)
+{
+    (void)state;
+    struct file_map m;
+    struct err err;
+    int n = 0;
+    if (file_map_open(&m, "tests/golden/dequant/mlx.bin", &err))
+        fail_msg("%s", err.text);
+    for (size_t pos = 0; pos < m.size; n++) {
+        struct mlx_golden g;
+        assert_true(m.size - pos >= sizeof(g));
+        memcpy(&g, m.data + pos, sizeof(g));
+        pos += sizeof(g);
+        check_mlx(&g, m.data + pos);
+        pos += g.n_codes + g.n_scales + g.n_biases + (size_t)4 * g.rows * g.in;
+    }
+    file_map_close(&m);
+    assert_int_equal(n, 6 * 3 * 3 + 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(types_have_the_published_sizes),
         cmocka_unit_test(mlx_types_go_by_their_bits),
         cmocka_unit_test(mlx_codes_are_a_stream_of_bits),
+        cmocka_unit_test(mlx_and_8_bit_floats_decode_as_published),
         cmocka_unit_test(scales_of_later_rows_stand_further_on),
         cmocka_unit_test(f16_widens_exactly),
         cmocka_unit_test(f16_narrows_to_nearest_even),
