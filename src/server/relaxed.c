@@ -324,10 +324,14 @@ static void relaxed_push_between(struct relaxed *r, char c)
     }
     switch (r->state) {
     case AT_START:
-        if (c == '{' || c == '[')
+        if (c == '{' || c == '[') {
             relaxed_open(r, c);
-        else
+        } else if (!r->is_plausible) {
             r->has_failed = true;
+        } else { /* the bracket was left out */
+            relaxed_open(r, '{');
+            relaxed_push(r, c);
+        }
         break;
     case AT_KEY:
         relaxed_key(r, c);
