@@ -28,7 +28,8 @@ struct world {
 static uint32_t dice(struct world *w, uint32_t n)
 {
     uint32_t out[4];
-    philox4x32((const uint32_t[4]){ w->n_draws++, 0, 0, 0 }, (const uint32_t[2]){ w->seed, 5 }, out);
+    philox4x32((const uint32_t[4]){ w->n_draws++, 0, 0, 0 }, (const uint32_t[2]){ w->seed, 5 },
+               out);
     return out[0] % n;
 }
 
@@ -186,7 +187,9 @@ static void rows_that_are_taken_back_leave_no_trace(void **state)
 static void go_on(struct world *w, int32_t n)
 {
     struct err err;
-    struct runner_item item = { .seq = w->seqs[0], .ids = w->ids[0] + w->len[0], .n = n, .n_out = 1 };
+    struct runner_item item = {
+        .seq = w->seqs[0], .ids = w->ids[0] + w->len[0], .n = n, .n_out = 1
+    };
     assert_int_equal(runner_step(w->r, &item, 1, &err), ERR_OK);
     w->len[0] += n;
     assert_memory_equal(item.logits, w->want[0][w->len[0] - 1], (size_t)w->v * sizeof(float));

@@ -233,6 +233,8 @@ Y_INLINE void dots_start(struct dots *a, const int nt, const int32_t *neg, const
     for (int t = 0; t < nt; t++) {
         int32_t v = neg ? neg[t] >> eighth : 0;
         a->wide[t] = _mm256_set1_epi32(negated ? -v : v);
+        a->narrow[t] =
+            _mm256_setzero_si256(); /* no code where n is known: the first product takes its place */
     }
     a->n = 0;
 }
