@@ -26,9 +26,9 @@ REASONS = ("cpu-feature", "no-gpu", "no-shared-data")
 QUICK_REASONS = ("model-not-fetched",)
 MODELS = {"quick": ["smollm2"], "full": ["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"]}
 TAIL = 40
-# Stages that wait most of their time (pytest used 28 % of one processor), and the build that each needs: they run one after another
-# beside all others.
-BESIDE = {"pytest": "build-release", "server-asan": "build-asan", "server-tsan": "build-tsan"}
+# Stages that leave a processor free (pytest used 28 % of one, the emulator uses one), and the build that each needs: they run one after
+# another beside all others.
+BESIDE = {"check-neon": "build-release", "pytest": "build-release", "server-asan": "build-asan", "server-tsan": "build-tsan"}
 
 ENV = dict(
     os.environ,
