@@ -419,12 +419,13 @@ static enum err_code warm_run(struct lab *lab, int32_t percent, const struct exa
     return code ? code : alone_run(lab, 7, req, record, err);
 }
 
-/* Windows and states are found only where a row has ended, and where there is room for theirs. */
+/* Windows and states are found only where a row has ended, and where there is room for theirs; without a full layer nothing is kept. */
 static bool lab_must_reuse(const struct lab *lab, const struct scenario *sc)
 {
     bool has_ends =
         lab->model->has_group[MODEL_GROUP_WINDOW] || lab->model->has_group[MODEL_GROUP_STATE];
-    return !has_ends || (sc->chunk < 0 && lab->keeps_plenty);
+    return lab->model->has_group[MODEL_GROUP_FULL] &&
+           (!has_ends || (sc->chunk < 0 && lab->keeps_plenty));
 }
 
 enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
