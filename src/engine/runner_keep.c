@@ -208,7 +208,7 @@ static bool runner_reuse_part(struct runner *r, struct kv_table *t, int32_t page
             code = kv_table_extend(p, t, n_tokens, NULL);
         BUG_ON(code != ERR_OK); /* runner_make_room has asked */
         for (int64_t l = 0; l < r->model->n_layers; l++)
-            if (r->model->layers[l].group == MODEL_GROUP_FULL)
+            if (r->model->layers[l].group == MODEL_GROUP_FULL && r->model->layers[l].kv_from == l)
                 ops_kv_copy_page(r->model->be, &r->layers[l], t->pages[t->n - 1], page);
     }
     kv_pool_drop(p, page);
