@@ -35,7 +35,7 @@ struct row {
     struct engine_signal signal;
     float *hidden; /* [n_embd] the caller's, or NULL */
     int32_t *ids;  /* [ids_max] */
-    uint8_t salt[PREFIX_SALT_BYTES];
+    uint8_t salt[ENGINE_SALT_BYTES];
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;

@@ -6,7 +6,8 @@ enum err_code kv_pool_init(struct kv_pool *p, int32_t n_pages, struct err *err)
     *p = (struct kv_pool){ .n_pages = n_pages, .n_free = n_pages };
     p->free_list = mem_try_array(MEM_CAT_KV, (size_t)n_pages, sizeof(*p->free_list));
     p->refs = mem_try_array(MEM_CAT_KV, (size_t)n_pages, sizeof(*p->refs));
-    if (!p->free_list || !p->refs) {
+    p->is_kept = mem_try_array(MEM_CAT_KV, (size_t)n_pages, sizeof(*p->is_kept));
+    if (!p->free_list || !p->refs || !p->is_kept) {
         kv_pool_release(p);
         return err_set(err, ERR_NOMEM, "cache: no memory for the lists of %d pages", n_pages);
     }
@@ -19,6 +20,7 @@ void kv_pool_release(struct kv_pool *p)
 {
     mem_free(MEM_CAT_KV, p->free_list);
     mem_free(MEM_CAT_KV, p->refs);
+    mem_free(MEM_CAT_KV, p->is_kept);
     *p = (struct kv_pool){ 0 };
 }
 
@@ -45,13 +47,27 @@ int32_t kv_pages_for(int32_t n_tokens)
     return (int32_t)(((int64_t)n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 }
 
+/* One reference more of a page, one less. */
+static void page_ref(struct kv_pool *p, int32_t page)
+{
+    p->n_idle -= p->is_kept[page] && p->refs[page] == 1;
+    p->refs[page]++;
+}
+
+static void page_unref(struct kv_pool *p, int32_t page)
+{
+    p->refs[page]--;
+    p->n_idle += p->is_kept[page] && p->refs[page] == 1;
+}
+
 /* Drop the reference of entry i; a page that becomes free stays promised to the table. */
 static void kv_table_give_up(struct kv_pool *p, struct kv_table *t, int32_t i)
 {
     int32_t page = t->pages[i];
     t->pages[i] = -1;
     BUG_ON(page < 0 || p->refs[page] < 1);
-    if (--p->refs[page] > 0)
+    page_unref(p, page);
+    if (p->refs[page] > 0)
         return; /* others hold it: the claim shrinks, as a shared page was not paid by this table alone */
     p->free_list[p->n_free++] = page;
     t->n_reserved++;
@@ -136,7 +152,7 @@ void kv_table_share(struct kv_pool *p, struct kv_table *t, const struct kv_table
     BUG_ON(t->n != 0 || from->first != 0 || n > from->n || n > t->cap);
     for (int32_t i = 0; i < n; i++) {
         t->pages[i] = from->pages[i];
-        p->refs[t->pages[i]]++;
+        page_ref(p, t->pages[i]);
     }
     t->n = n;
 }
@@ -173,14 +189,30 @@ static enum err_code kv_table_check(const struct kv_pool *p, const struct kv_tab
 void kv_pool_hold(struct kv_pool *p, int32_t page)
 {
     BUG_ON(page < 0 || page >= p->n_pages || p->refs[page] < 1);
-    p->refs[page]++;
+    page_ref(p, page);
 }
 
 void kv_pool_drop(struct kv_pool *p, int32_t page)
 {
     BUG_ON(page < 0 || page >= p->n_pages || p->refs[page] < 1);
-    if (--p->refs[page] == 0)
+    page_unref(p, page);
+    if (p->refs[page] == 0)
         p->free_list[p->n_free++] = page;
+}
+
+void kv_pool_keep(struct kv_pool *p, int32_t page)
+{
+    kv_pool_hold(p, page);
+    BUG_ON(p->is_kept[page]);
+    p->is_kept[page] = 1;
+}
+
+void kv_pool_unkeep(struct kv_pool *p, int32_t page)
+{
+    BUG_ON(!p->is_kept[page]);
+    p->n_idle -= p->refs[page] == 1;
+    p->is_kept[page] = 0;
+    kv_pool_drop(p, page);
 }
 
 int32_t kv_pool_refs(const struct kv_pool *p, int32_t page)
@@ -204,6 +236,11 @@ enum err_code kv_pool_check(const struct kv_pool *p, const struct kv_table *cons
         if (seen[i] != p->refs[i])
             code = err_set(err, ERR_STATE, "page %d: %d references, %d holders", i, p->refs[i],
                            seen[i]);
+    int32_t idle = 0;
+    for (int32_t i = 0; i < p->n_pages; i++)
+        idle += p->is_kept[i] && p->refs[i] == 1;
+    if (!code && idle != p->n_idle)
+        code = err_set(err, ERR_STATE, "%d kept pages are idle, %d counted", idle, p->n_idle);
     for (int32_t i = 0; i < p->n_free && !code; i++)
         if (seen[p->free_list[i]]++ != 0)
             code =

@@ -17,9 +17,11 @@ struct kv_pool {
     int32_t n_pages;    /* total, fixed */
     int32_t n_free;     /* unreferenced ones */
     int32_t n_reserved; /* of the free ones, promised to tables */
+    int32_t n_idle;     /* kept ones (kv_pool_keep) that nothing else names */
     /* private to kv_pool.c from here */
     int32_t *free_list; /* [n_pages], the first n_free are valid */
     int32_t *refs;      /* [n_pages] */
+    uint8_t *is_kept;   /* [n_pages] */
 };
 
 struct kv_table {
@@ -77,6 +79,9 @@ int32_t kv_pages_for(int32_t n_tokens);
 void kv_pool_hold(struct kv_pool *p, int32_t page);
 void kv_pool_drop(struct kv_pool *p, int32_t page);
 int32_t kv_pool_refs(const struct kv_pool *p, int32_t page);
+/* The same, and the page counts as kept in between: in n_idle while it has no other reference. Once at a time. */
+void kv_pool_keep(struct kv_pool *p, int32_t page);
+void kv_pool_unkeep(struct kv_pool *p, int32_t page);
 
 /* Verify the invariants over all of the pool's tables. held [n_pages]: references of other holders; NULL = none.
  * Errors: ERR_STATE, naming the first violation. */

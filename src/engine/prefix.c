@@ -17,7 +17,7 @@ struct prefix_node {
     double seconds, priority;
     union {
         int32_t ids[P];
-        uint8_t salt[PREFIX_SALT_BYTES];
+        uint8_t salt[ENGINE_SALT_BYTES];
     };
 };
 
@@ -145,7 +145,7 @@ static void node_remove(struct prefix *p, int32_t i, int32_t heir)
         up->child = d->next;
     if (d->next >= 0)
         p->nodes[d->next].prev = d->prev;
-    kv_pool_drop(p->pool, d->page);
+    kv_pool_unkeep(p->pool, d->page);
     if (p->removed)
         p->removed(p->ctx, i, heir);
     node_give_slot(p, i);
@@ -176,11 +176,11 @@ static uint64_t key_of(const struct prefix *p, int32_t parent, const int32_t *id
     return XXH3_64bits_withSeed(ids, P * sizeof(*ids), p->nodes[parent].key);
 }
 
-static int32_t find_root(const struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES])
+static int32_t find_root(const struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES])
 {
-    int32_t i = *bucket_of(p, XXH3_64bits(salt, PREFIX_SALT_BYTES));
+    int32_t i = *bucket_of(p, XXH3_64bits(salt, ENGINE_SALT_BYTES));
     while (i >= 0 &&
-           !(node_is_root(&p->nodes[i]) && memcmp(p->nodes[i].salt, salt, PREFIX_SALT_BYTES) == 0))
+           !(node_is_root(&p->nodes[i]) && memcmp(p->nodes[i].salt, salt, ENGINE_SALT_BYTES) == 0))
         i = p->nodes[i].bucket_next;
     return i;
 }
@@ -214,7 +214,7 @@ static int32_t find_run(const struct prefix *p, int32_t parent, const int32_t *i
     return best;
 }
 
-void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+void prefix_find(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
                  int32_t n, struct prefix_hit *hit)
 {
     int32_t at = p->n_nodes > 0 ? find_root(p, salt) : -1, run, next;
@@ -249,14 +249,14 @@ bool prefix_holds(const struct prefix *p, const struct prefix_hit *hit, int32_t 
 
 /* --- keeping --- */
 
-static int32_t put_root(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES])
+static int32_t put_root(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES])
 {
     int32_t i = find_root(p, salt);
     if (i >= 0 || p->n_roots == PREFIX_ROOTS)
         return i;
     i = node_take_slot(p);
-    memcpy(p->nodes[i].salt, salt, PREFIX_SALT_BYTES);
-    p->nodes[i].key = XXH3_64bits(salt, PREFIX_SALT_BYTES);
+    memcpy(p->nodes[i].salt, salt, ENGINE_SALT_BYTES);
+    p->nodes[i].key = XXH3_64bits(salt, ENGINE_SALT_BYTES);
     node_hash_in(p, i);
     p->n_roots++;
     return i;
@@ -272,7 +272,7 @@ static int32_t put_node(struct prefix *p, int32_t parent, const int32_t *ids, in
     d->page = page;
     d->seconds = seconds * n;
     d->priority = p->clock + d->seconds;
-    kv_pool_hold(p->pool, page);
+    kv_pool_keep(p->pool, page);
     node_link(p, i, parent);
     heap_add(p, i);
     p->n_nodes++;
@@ -295,7 +295,7 @@ static void drop_covered(struct prefix *p, int32_t parent, const int32_t *ids, i
     }
 }
 
-int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+int32_t prefix_put(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
                    int32_t n, const int32_t *pages, double seconds, bool only_full)
 {
     if (p->max_idle == 0 || n < (only_full ? P : 1))
@@ -304,13 +304,13 @@ int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], cons
     if (at < 0)
         return -1;
     for (; n - pos >= P; pos += P) {
-        int32_t next = find_full(p, at, ids + pos), is_new = next < 0;
-        if (is_new)
-            next = put_node(p, at, ids + pos, P, pages[pos / P], seconds);
-        else
+        int32_t next = find_full(p, at, ids + pos);
+        if (next >= 0) {
             node_use(p, next);
-        if (is_new)
+        } else {
+            next = put_node(p, at, ids + pos, P, pages[pos / P], seconds);
             drop_covered(p, at, ids + pos, P, next);
+        }
         at = next;
     }
     if (only_full || pos == n)
@@ -351,15 +351,12 @@ int32_t prefix_evict(struct prefix *p, int32_t n)
 
 int32_t prefix_idle(const struct prefix *p)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < p->n_slots; i++)
-        n += p->nodes[i].n > 0 && kv_pool_refs(p->pool, p->nodes[i].page) == 1;
-    return n;
+    return p->pool ? p->pool->n_idle : 0;
 }
 
 void prefix_trim(struct prefix *p)
 {
-    int32_t n = p->n_nodes > p->max_idle ? prefix_idle(p) - p->max_idle : 0;
+    int32_t n = prefix_idle(p) - p->max_idle;
     if (n > 0)
         prefix_evict(p, n);
 }
@@ -391,7 +388,7 @@ void prefix_release(struct prefix *p)
 {
     for (int32_t i = 0; p->nodes && i < p->n_slots; i++)
         if (p->nodes[i].n > 0)
-            kv_pool_drop(p->pool, p->nodes[i].page);
+            kv_pool_unkeep(p->pool, p->nodes[i].page);
     mem_free(MEM_CAT_KV, p->nodes);
     mem_free(MEM_CAT_KV, p->buckets);
     mem_free(MEM_CAT_KV, p->heap);

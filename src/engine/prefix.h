@@ -14,11 +14,11 @@
 #ifndef PLUMB_ENGINE_PREFIX_H
 #define PLUMB_ENGINE_PREFIX_H
 
+#include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "tensor/backend.h"
 
-#define PREFIX_SALT_BYTES 32
-#define PREFIX_ROOTS      64 /* salts at a time */
+#define PREFIX_ROOTS 64 /* salts at a time */
 
 struct prefix_node;
 
@@ -55,7 +55,7 @@ enum err_code prefix_init(struct prefix *p, struct kv_pool *pool, int32_t max_id
 void prefix_release(struct prefix *p);
 
 /* The longest kept beginning of ids [n]; what is found counts as used. */
-void prefix_find(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+void prefix_find(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
                  int32_t n, struct prefix_hit *hit);
 
 /* Whether the n-th of ids lies in the node, n <= hit->n_tokens, for the hit that was found of ids. Other nodes than the hit's may hold
@@ -66,7 +66,7 @@ bool prefix_holds(const struct prefix *p, const struct prefix_hit *hit, int32_t 
 /* Keep ids [n], whose entries of the full table are pages[0 .. kv_pages_for(n)). seconds: to recompute one token. What is kept already
  * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it.
  * Returns the node that the last id kept lies in (it may hold more ids than were given), or -1 where nothing is. */
-int32_t prefix_put(struct prefix *p, const uint8_t salt[PREFIX_SALT_BYTES], const int32_t *ids,
+int32_t prefix_put(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
                    int32_t n, const int32_t *pages, double seconds, bool only_full);
 
 /* Give up kept pages, least worth first, until n more are free. Returns how many became free: less where sequences use the rest. */

@@ -135,11 +135,11 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
 
 /* Keep the sequence's tokens, whose ids are ids[0, n_tokens), for others that begin alike; n_tokens <= its length. only_full: it goes on,
  * so its last, partly used page is left out. Nothing is computed or copied; what is over keep_bytes is given up. */
-void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                  const int32_t *ids, int32_t n_tokens, bool only_full);
 
 /* Begin an empty sequence without promises with what is kept of ids [n]: as runner_share. Returns the number of tokens. */
-int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                      const int32_t *ids, int32_t n);
 /* Keep what recurrent layers know behind the sequence's last token in a slot of its own, for runner_share and runner_truncate, until
  * the sequence is rewound or closed, is cut below it, or a promise needs the slot. False: no slot is free. A model without such layers

@@ -4,9 +4,6 @@
  * an *end*, hung on the tree's node in which the last token lies; a sequence that begins alike begins at the longest such end that it
  * covers. Nothing is copied for keeping: the pages change hands. Ends are the first to go, the longest unused before others. */
 #include "engine/runner_int.h"
-#include "tensor/ops.h"
-
-#include <string.h>
 
 static bool runner_has_ends(const struct runner *r)
 {
@@ -181,7 +178,7 @@ int32_t runner_kept_pages(const struct runner *r, int group)
 
 /* --- keeping and beginning --- */
 
-void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                  const int32_t *ids, int32_t n_tokens, bool only_full)
 {
     struct runner_seq *s = &r->seqs[seq];
@@ -196,35 +193,24 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_B
         end_put(r, s, node);
 }
 
-/* The entry behind the table's shared ones becomes a copy of the page, of which the tokens below n_tokens are wanted. False: no room. */
-static bool runner_reuse_part(struct runner *r, struct kv_table *t, int32_t page, int32_t n_tokens)
-{
-    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
-    kv_pool_hold(p, page); /* it must not be given up for its own copy */
-    bool has_room = runner_make_room(r, MODEL_GROUP_FULL, 1);
-    if (has_room) {
-        enum err_code code = kv_table_reserve(p, t, 1, NULL);
-        if (!code)
-            code = kv_table_extend(p, t, n_tokens, NULL);
-        BUG_ON(code != ERR_OK); /* runner_make_room has asked */
-        for (int64_t l = 0; l < r->model->n_layers; l++)
-            if (r->model->layers[l].group == MODEL_GROUP_FULL && r->model->layers[l].kv_from == l)
-                ops_kv_copy_page(r->model->be, &r->layers[l], t->pages[t->n - 1], page);
-    }
-    kv_pool_drop(p, page);
-    return has_room;
-}
-
-/* The full layers' pages of the first n_tokens. Returns how many there was room for. */
+/* The full layers' pages of the first n_tokens, or of its whole pages where there is no room for a copy of the last. Returns how many. */
 static int32_t runner_reuse_full(struct runner *r, struct kv_table *t, const struct prefix_hit *hit,
                                  int32_t n_tokens)
 {
-    int32_t n_full = n_tokens / KV_PAGE_TOKENS, len = n_full * KV_PAGE_TOKENS;
-    const struct kv_table found = { .pages = hit->pages, .n = n_full, .cap = t->cap };
-    kv_table_share(&r->pools[MODEL_GROUP_FULL], t, &found, n_full);
-    if (n_tokens > len && runner_reuse_part(r, t, hit->pages[n_full], n_tokens))
-        len = n_tokens;
-    return len;
+    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
+    const struct kv_table found = { .pages = hit->pages,
+                                    .n = kv_pages_for(n_tokens),
+                                    .cap = t->cap };
+    int32_t n_whole = n_tokens / KV_PAGE_TOKENS;
+    if (n_tokens > n_whole * KV_PAGE_TOKENS) {
+        /* Neither it nor what it stands behind may be given up for its own copy: nodes with children are not. */
+        kv_pool_hold(p, found.pages[n_whole]);
+        if (!runner_make_room(r, MODEL_GROUP_FULL, 1))
+            n_tokens = n_whole * KV_PAGE_TOKENS;
+        kv_pool_drop(p, found.pages[n_whole]);
+    }
+    runner_share_group(r, MODEL_GROUP_FULL, t, &found, n_tokens);
+    return n_tokens;
 }
 
 /* Copies of the end's window and state. False: no room. */
@@ -242,7 +228,7 @@ static bool runner_reuse_end(struct runner *r, struct runner_seq *s, const struc
     return true;
 }
 
-int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[PREFIX_SALT_BYTES],
+int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                      const int32_t *ids, int32_t n)
 {
     struct runner_seq *s = &r->seqs[seq];

@@ -19,7 +19,7 @@ struct world {
     uint64_t cells[N_PAGES][P];
     struct kv_table tables[N_SEQS];
     int32_t ids[N_SEQS][MAX], len[N_SEQS];
-    uint8_t salts[N_SEQS][PREFIX_SALT_BYTES];
+    uint8_t salts[N_SEQS][ENGINE_SALT_BYTES];
     bool is_open[N_SEQS];
 };
 
@@ -101,7 +101,7 @@ static int32_t seq_begin(struct world *w, int s, uint8_t salt, const int32_t *id
     struct kv_table *t = &w->tables[s];
     w->is_open[s] = true;
     w->len[s] = 0;
-    memset(w->salts[s], salt, PREFIX_SALT_BYTES);
+    memset(w->salts[s], salt, ENGINE_SALT_BYTES);
     prefix_find(&w->prefix, w->salts[s], ids, n, &hit);
     struct kv_table found = { .pages = pages, .n = hit.n_tokens / P, .cap = CAP };
     kv_table_share(&w->pool, t, &found, hit.n_tokens / P);
