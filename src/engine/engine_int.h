@@ -1,0 +1,72 @@
+/* engine_int.h - what the files of the real engine share. engine_model.c: rows' life and memory. engine_step.c: steps and what they emit. */
+#ifndef PLUMB_ENGINE_ENGINE_INT_H
+#define PLUMB_ENGINE_ENGINE_INT_H
+
+#include "engine/engine_model.h"
+#include "engine/guide.h"
+#include "engine/sample.h"
+
+/* Rows that are sampled at a time, at most: each takes 36 bytes of scratch for each token of the vocabulary. */
+#define ENGINE_SAMPLERS_MAX 8
+
+struct row {
+    bool is_open;
+    bool is_finished;
+    bool has_failed; /* its cache may hold non-finite values */
+    bool ignore_end;
+    int32_t end_ids[ENGINE_ENDS_MAX]; /* [n_ends] beside the model's */
+    int32_t n_ends;
+    int32_t seq;
+    int32_t n_prompt;
+    int32_t n_ids;    /* prompt and answer so far */
+    int32_t n_fed;    /* of them in the cache */
+    int32_t ids_max;  /* n_prompt + the most tokens of the answer */
+    int32_t fed_max;  /* the last token of an answer is never fed back */
+    int32_t n_scored; /* entries of scores that are filled; n_prompt where none are wanted */
+    int32_t n_score_top;
+    struct engine_token *scores; /* [n_prompt] the caller's, or NULL */
+    struct engine_signal signal;
+    float *hidden; /* [n_embd] the caller's, or NULL */
+    int32_t *ids;  /* [ids_max] */
+    uint8_t salt[ENGINE_SALT_BYTES];
+    struct sample_params sample;
+    struct logit_bias *bias; /* the copy that sample.bias points to */
+    struct guide guide;
+    struct engine_token token; /* of the last step */
+};
+
+struct engine_model {
+    struct engine base; /* first: the vtable casts */
+    char fingerprint[20];
+    char *model_id;
+    struct runner *runner;
+    struct sampler samplers[ENGINE_SAMPLERS_MAX]; /* one for each row that is sampled at a time */
+    int n_samplers;
+    const struct engine_bytes *token_bytes;
+    const int32_t *end_ids;
+    int32_t n_end;
+    int32_t *keep; /* [n_keep] end ids and newlines: what XTC spares */
+    int32_t n_keep;
+    uint32_t *no_end;          /* bit id set = it is no end id: a mask for sample_context */
+    struct row *rows;          /* [max_rows] */
+    struct runner_item *items; /* [max_rows] */
+};
+
+static inline struct engine_model *engine_model_of(struct engine *e)
+{
+    return (struct engine_model *)(void *)e;
+}
+
+static inline struct row *engine_model_row(struct engine_model *em, row_id id)
+{
+    BUG_ON(id < 0 || id >= em->base.info.max_rows || !em->rows[id].is_open);
+    return &em->rows[id];
+}
+
+/* What the row has taken is kept for those that begin alike; what failed is not. goes_on: full pages alone. */
+void row_keep(struct engine_model *em, const struct row *row, bool goes_on);
+
+enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
+                                struct engine_result *results, struct err *err);
+
+#endif
