@@ -24,6 +24,7 @@
 #define ENGINE_CLOSE_MAX       32  /* ids that end a span */
 #define ENGINE_FORCED_MAX      384 /* ids that an answer begins with */
 #define ENGINE_SALT_BYTES      32
+#define ENGINE_MISS_IDS        32 /* ids told of a kept history that differs */
 
 struct engine_bytes { /* borrowed bytes, not terminated */
     const char *data;
@@ -99,6 +100,29 @@ struct engine_guide {
     int32_t n_forced;
 };
 
+enum engine_miss_reason {
+    ENGINE_MISS_UNKNOWN,  /* nobody has looked yet */
+    ENGINE_MISS_WHOLE,    /* all was reused but the last id, which is always computed */
+    ENGINE_MISS_ENDS,     /* the nearest kept history ends there: the prompt goes on */
+    ENGINE_MISS_DIFFERS,  /* the nearest kept history goes on otherwise */
+    ENGINE_MISS_EMPTY,    /* nothing is kept of this salt */
+    ENGINE_MISS_GIVEN_UP, /* it was kept, and given up for others */
+    ENGINE_MISS_STATE,    /* windows or states stand only where histories ended */
+    ENGINE_MISS_NO_ROOM,  /* no page was free for the copy of a partly used one */
+    ENGINE_MISS_SCORED,   /* scores of the prompt are asked for: it is computed whole */
+    ENGINE_MISS_OFF, /* nothing is kept: switched off, or a model whose every layer has a window */
+};
+
+/* What a row found of kept histories when it began, and why it was no more. */
+struct engine_miss {
+    enum engine_miss_reason reason;
+    int32_t n_found;    /* ids of the prompt that the nearest kept history begins with */
+    int32_t n_reused;   /* ... and of these the ones that need not be computed */
+    int32_t n_given_up; /* GIVEN_UP: ids behind them that were kept once */
+    int32_t n_kept;     /* how the nearest kept history goes on: kept[0, n_kept) */
+    int32_t kept[ENGINE_MISS_IDS];
+};
+
 /* One generation. What is pointed to is borrowed until open returns (the engine copies what it keeps), but for the arrays
  * that the engine fills: they stay the caller's and must live until the row is closed. */
 struct engine_request {
@@ -122,6 +146,7 @@ struct engine_request {
     /* NULL, or [n_embd]: filled when the row finishes with what the vocabulary's head sees after the last id of the prompt: the
      * hidden state behind the final norm. max_tokens is 0 then. */
     float *hidden;
+    struct engine_miss *miss; /* NULL, or filled before the row's first token or its finish */
     struct engine_guide guide;
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];

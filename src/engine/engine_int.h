@@ -26,8 +26,9 @@ struct row {
     int32_t n_score_top;
     struct engine_token *scores; /* [n_prompt] the caller's, or NULL */
     struct engine_signal signal;
-    float *hidden; /* [n_embd] the caller's, or NULL */
-    int32_t *ids;  /* [ids_max] */
+    float *hidden;            /* [n_embd] the caller's, or NULL */
+    struct engine_miss *miss; /* the caller's, or NULL */
+    int32_t *ids;             /* [ids_max] */
     uint8_t salt[ENGINE_SALT_BYTES];
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */

@@ -84,6 +84,7 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .scores = req->prompt_scores,
                          .signal = req->signal,
                          .hidden = req->hidden,
+                         .miss = req->miss,
                          .n_ends = req->n_end_ids,
                          .sample = req->sample };
     memcpy(row->salt, req->cache_salt, sizeof(row->salt));
@@ -176,10 +177,16 @@ static int32_t engine_model_reuse(struct engine *e, row_id id)
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
     BUG_ON(row->n_fed > 0);
-    if (row->n_scored < row->n_prompt)
-        return 0; /* a score needs its position's logits */
+    if (row->n_scored < row->n_prompt) { /* a score needs its position's logits */
+        if (row->miss)
+            row->miss->reason = ENGINE_MISS_SCORED;
+        return 0;
+    }
     mem_guard_enter();
-    row->n_fed = runner_reuse(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
+    row->n_fed =
+        row->miss
+            ? runner_reuse_told(em->runner, row->seq, row->salt, row->ids, row->n_ids, row->miss)
+            : runner_reuse(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
     mem_guard_leave();
     return row->n_fed;
 }

@@ -124,6 +124,7 @@ static void row_take(struct engine_model *em, struct sampler *s, struct row *row
 {
     int32_t pos = row->n_fed + item->n - item->n_out; /* of the first row with logits */
     row->n_fed += item->n;
+    row->miss = NULL; /* told: what it finds again after it gave up its memory is another story */
     res->n_taken = item->n;
     if (item->has_failed) {
         err_set(&res->err, ERR_NUMERIC,
@@ -174,7 +175,7 @@ static void engine_model_keep_states(struct engine_model *em, const struct engin
 }
 
 enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
-                                       struct engine_result *results, struct err *err)
+                                struct engine_result *results, struct err *err)
 {
     struct engine_model *em = engine_model_of(e);
     int64_t n_rows = 0;

@@ -171,9 +171,15 @@ static void node_use(struct prefix *p, int32_t i)
 
 /* --- finding --- */
 
+/* Of n ids behind a node with that key. */
+static uint64_t key_behind(uint64_t key, const int32_t *ids, int32_t n)
+{
+    return XXH3_64bits_withSeed(ids, (size_t)n * sizeof(*ids), key);
+}
+
 static uint64_t key_of(const struct prefix *p, int32_t parent, const int32_t *ids)
 {
-    return XXH3_64bits_withSeed(ids, P * sizeof(*ids), p->nodes[parent].key);
+    return key_behind(p->nodes[parent].key, ids, P);
 }
 
 static int32_t find_root(const struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES])
@@ -245,6 +251,71 @@ bool prefix_holds(const struct prefix *p, const struct prefix_hit *hit, int32_t 
     const struct prefix_node *d = &p->nodes[node];
     return n <= hit->n_tokens && d->parent == parent && d->n >= n - i * P &&
            memcmp(d->ids, ids + i * P, (size_t)(n - i * P) * sizeof(*ids)) == 0;
+}
+
+/* --- looking: for who wants to know why no more was found --- */
+
+static void ghost_add(struct prefix *p, int32_t i)
+{
+    const struct prefix_node *d = &p->nodes[i];
+    p->ghosts[p->ghost_at] = key_behind(p->nodes[d->parent].key, d->ids, d->n);
+    p->ghost_at = (p->ghost_at + 1) % PREFIX_GHOSTS;
+}
+
+static bool ghost_is(const struct prefix *p, uint64_t key)
+{
+    for (int32_t i = 0; i < PREFIX_GHOSTS; i++)
+        if (p->ghosts[i] == key)
+            return key != 0;
+    return false;
+}
+
+/* Of ids [n] behind a node with that key, how many were kept once: whole pages, then a tail. */
+static int32_t ghost_run(const struct prefix *p, uint64_t key, const int32_t *ids, int32_t n)
+{
+    int32_t total = 0;
+    for (uint64_t next; n - total >= P; total += P, key = next) {
+        next = key_behind(key, ids + total, P);
+        if (!ghost_is(p, next))
+            break;
+    }
+    for (int32_t k = n - total < P ? n - total : P - 1; k > 0; k--)
+        if (ghost_is(p, key_behind(key, ids + total, k)))
+            return total + k;
+    return total;
+}
+
+/* What stands behind the first `run` ids of the node. */
+static void look_on(const struct prefix *p, int32_t node, int32_t run, struct engine_miss *out)
+{
+    while (node >= 0 && out->n_kept < ENGINE_MISS_IDS) {
+        const struct prefix_node *d = &p->nodes[node];
+        while (run < d->n && out->n_kept < ENGINE_MISS_IDS)
+            out->kept[out->n_kept++] = d->ids[run++];
+        node = d->child;
+        run = 0;
+    }
+}
+
+bool prefix_look(const struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
+                 int32_t n, struct engine_miss *out)
+{
+    int32_t at = p->n_nodes > 0 ? find_root(p, salt) : -1, run = 0, next;
+    uint64_t key = XXH3_64bits(salt, ENGINE_SALT_BYTES);
+    out->n_found = out->n_kept = 0;
+    if (at >= 0) {
+        while (n - out->n_found >= P && (next = find_full(p, at, ids + out->n_found)) >= 0) {
+            at = next;
+            out->n_found += P;
+        }
+        next = find_run(p, at, ids + out->n_found, n - out->n_found, &run);
+        key = p->nodes[at].key;
+        look_on(p, next >= 0 ? next : p->nodes[at].child, run, out);
+    }
+    out->n_given_up = ghost_run(p, key, ids + out->n_found, n - out->n_found) - run;
+    out->n_given_up = out->n_given_up > 0 ? out->n_given_up : 0;
+    out->n_found += run;
+    return at >= 0;
 }
 
 /* --- keeping --- */
@@ -339,6 +410,7 @@ int32_t prefix_evict(struct prefix *p, int32_t n)
             continue;
         }
         p->clock = p->nodes[i].priority;
+        ghost_add(p, i);
         node_remove(p, i, -1);
         p->n_evicted++;
         n_freed++;
@@ -372,7 +444,8 @@ enum err_code prefix_init(struct prefix *p, struct kv_pool *pool, int32_t max_id
     p->nodes = mem_try_array(MEM_CAT_KV, (size_t)p->n_slots, sizeof(*p->nodes));
     p->buckets = mem_try_array(MEM_CAT_KV, (size_t)p->n_buckets, sizeof(*p->buckets));
     p->heap = mem_try_array(MEM_CAT_KV, (size_t)p->n_slots * 2, sizeof(*p->heap));
-    if (!p->nodes || !p->buckets || !p->heap) {
+    p->ghosts = mem_try_array(MEM_CAT_KV, PREFIX_GHOSTS, sizeof(*p->ghosts));
+    if (!p->nodes || !p->buckets || !p->heap || !p->ghosts) {
         prefix_release(p);
         return err_set(err, ERR_NOMEM, "prompt cache: no memory for the notes on %d pages",
                        pool->n_pages);
@@ -392,6 +465,7 @@ void prefix_release(struct prefix *p)
     mem_free(MEM_CAT_KV, p->nodes);
     mem_free(MEM_CAT_KV, p->buckets);
     mem_free(MEM_CAT_KV, p->heap);
+    mem_free(MEM_CAT_KV, p->ghosts);
     *p = (struct prefix){ 0 };
 }
 

@@ -18,7 +18,8 @@
 #include "engine/kv_pool.h"
 #include "tensor/backend.h"
 
-#define PREFIX_ROOTS 64 /* salts at a time */
+#define PREFIX_ROOTS  64   /* salts at a time */
+#define PREFIX_GHOSTS 4096 /* nodes given up that are remembered, by their hashes alone */
 
 struct prefix_node;
 
@@ -35,6 +36,8 @@ struct prefix {
     int32_t n_buckets;
     int32_t *heap; /* [n_heap] leaves */
     int32_t n_heap;
+    uint64_t *ghosts; /* [PREFIX_GHOSTS] a ring; 0 = empty */
+    int32_t ghost_at;
     /* Told of each node that goes, before its number stands for another one: whoever hangs something on it lets go, or hangs it on
      * heir, a node that begins with the same ids (-1 = there is none). May be NULL; set after prefix_init. */
     void (*removed)(void *ctx, int32_t node, int32_t heir);
@@ -62,6 +65,11 @@ void prefix_find(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const 
  * the same beginning of a page. */
 bool prefix_holds(const struct prefix *p, const struct prefix_hit *hit, int32_t node,
                   const int32_t *ids, int32_t n);
+
+/* How far kept histories of the salt go along with ids [n], how the nearest one goes on, and what was once kept behind it. Changes
+ * nothing, and nothing counts as used. Sets all members of out but reason and n_reused. False: nothing is kept of that salt. */
+bool prefix_look(const struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
+                 int32_t n, struct engine_miss *out);
 
 /* Keep ids [n], whose entries of the full table are pages[0 .. kv_pages_for(n)). seconds: to recompute one token. What is kept already
  * stays as it is. With only_full a last, partly used page is left out: its sequence goes on writing it.

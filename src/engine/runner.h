@@ -141,6 +141,9 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_B
 /* Begin an empty sequence without promises with what is kept of ids [n]: as runner_share. Returns the number of tokens. */
 int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                      const int32_t *ids, int32_t n);
+/* The same, which also tells what there was and why it was no more. */
+int32_t runner_reuse_told(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
+                          const int32_t *ids, int32_t n, struct engine_miss *miss);
 /* Keep what recurrent layers know behind the sequence's last token in a slot of its own, for runner_share and runner_truncate, until
  * the sequence is rewound or closed, is cut below it, or a promise needs the slot. False: no slot is free. A model without such layers
  * needs none: true. */

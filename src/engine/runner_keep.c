@@ -255,3 +255,28 @@ int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SA
             kv_table_reset(&r->pools[g], &s->tables[g]);
     return s->len = is_whole ? len : 0;
 }
+
+/* Why not all ids [n] of the prompt but the last, of which a look found miss->n_found. */
+static enum engine_miss_reason reuse_reason(const struct runner *r, const struct engine_miss *miss,
+                                            int32_t n)
+{
+    if (miss->n_reused >= n - 1)
+        return ENGINE_MISS_WHOLE;
+    if (miss->n_reused < miss->n_found)
+        return r->n_ends > 0 ? ENGINE_MISS_STATE : ENGINE_MISS_NO_ROOM;
+    if (miss->n_given_up > 0)
+        return ENGINE_MISS_GIVEN_UP;
+    return miss->n_kept > 0 ? ENGINE_MISS_DIFFERS : ENGINE_MISS_ENDS;
+}
+
+int32_t runner_reuse_told(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
+                          const int32_t *ids, int32_t n, struct engine_miss *miss)
+{
+    *miss = (struct engine_miss){ .reason = ENGINE_MISS_OFF };
+    if (r->prefix.max_idle == 0)
+        return 0;
+    bool is_any = prefix_look(&r->prefix, salt, ids, n, miss);
+    miss->n_reused = runner_reuse(r, seq, salt, ids, n - 1);
+    miss->reason = is_any || miss->n_given_up > 0 ? reuse_reason(r, miss, n) : ENGINE_MISS_EMPTY;
+    return miss->n_reused;
+}

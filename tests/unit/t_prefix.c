@@ -284,6 +284,51 @@ static void the_least_worth_goes_first_and_parents_after_children(void **state)
     world_close(&w);
 }
 
+/* Why no more was found: where it goes on otherwise, where it ends, what was given up. */
+static void a_look_tells_how_the_nearest_history_goes_on(void **state)
+{
+    (void)state;
+    struct world w;
+    struct engine_miss m;
+    int32_t a[MAX], b[MAX];
+    uint8_t other[ENGINE_SALT_BYTES] = { 9 };
+    world_open(&w, N_PAGES);
+    fill(a, MAX, 0);
+    seq_begin(&w, 0, 0, a, 200);
+    assert_false(prefix_look(&w.prefix, w.salts[0], a, 200, &m));
+    assert_true(seq_extend(&w, 0, a, 200));
+    seq_end(&w, 0, true);
+    for (int32_t at = 0; at < 200; at += 3) {
+        memcpy(b, a, sizeof(b));
+        b[at] = -1;
+        assert_true(prefix_look(&w.prefix, w.salts[0], b, 300, &m));
+        int32_t left = 200 - at < ENGINE_MISS_IDS ? 200 - at : ENGINE_MISS_IDS;
+        assert_int_equal(m.n_found, at);
+        assert_int_equal(m.n_given_up, 0);
+        assert_int_equal(m.n_kept, left);
+        for (int32_t i = 0; i < left; i++)
+            assert_int_equal(m.kept[i], a[at + i]);
+    }
+    assert_true(prefix_look(&w.prefix, w.salts[0], a, 300, &m));
+    assert_int_equal(m.n_found, 200); /* and nothing behind it */
+    assert_int_equal(m.n_kept, 0);
+    assert_false(prefix_look(&w.prefix, other, a, 300, &m)); /* another salt's is not there */
+    assert_int_equal(m.n_found + m.n_kept + m.n_given_up, 0);
+    for (int32_t left = 3; left >= 0; left--) { /* of 4 pages, from the end */
+        assert_int_equal(prefix_evict(&w.prefix, 1), 1);
+        assert_int_equal(prefix_look(&w.prefix, w.salts[0], a, 300, &m), left > 0);
+        assert_int_equal(m.n_found, left * P);
+        assert_int_equal(m.n_given_up, 200 - left * P);
+        assert_int_equal(prefix_look(&w.prefix, w.salts[0], a, 150, &m), left > 0);
+        assert_int_equal(m.n_given_up,
+                         left * P < 128 ? 128 - left * P : 0); /* the tail was another */
+        assert_false(prefix_look(&w.prefix, other, a, 300, &m));
+        assert_int_equal(m.n_given_up, 0);
+    }
+    world_check(&w);
+    world_close(&w);
+}
+
 static void the_budget_bounds_what_is_idle(void **state)
 {
     (void)state;
@@ -380,6 +425,7 @@ int main(void)
         cmocka_unit_test(a_longer_tail_takes_the_place_of_a_shorter_one),
         cmocka_unit_test(a_running_sequence_shares_its_full_pages_at_once),
         cmocka_unit_test(the_least_worth_goes_first_and_parents_after_children),
+        cmocka_unit_test(a_look_tells_how_the_nearest_history_goes_on),
         cmocka_unit_test(the_budget_bounds_what_is_idle),
         cmocka_unit_test(salts_beyond_the_bound_are_not_kept),
         cmocka_unit_test(random_histories_never_mix),
