@@ -148,6 +148,11 @@ struct engine_request {
     float *hidden;
     struct engine_miss *miss; /* NULL, or filled before the row's first token or its finish */
     struct engine_guide guide;
+    /* What the answer has begun with elsewhere: ids that were emitted for this very request. They are taken as the prompt is, count as
+     * tokens of the answer everywhere (positions, penalties, guide, max_tokens) and are not emitted again. The answer goes on as it
+     * would have there. */
+    const int32_t *begun; /* [n_begun] */
+    int32_t n_begun;
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];
 };
@@ -215,7 +220,8 @@ struct engine_usage {
 struct engine;
 struct engine_ops {
     /* Start a row; it has no memory yet. Errors: ERR_INVALID - the request cannot run at all (text for the client; over the
-     * context, so that it would not fit alone: code ERR_FULL with both numbers); ERR_NOMEM - no free row now. */
+     * context, so that it would not fit alone: code ERR_FULL with both numbers; begun with an answer that has ended); ERR_NOMEM -
+     * no free row now. */
     enum err_code (*open)(struct engine *e, const struct engine_request *req, row_id *row,
                           struct err *err);
     /* Promise memory for the row's first n_tokens ids in all; more than the row can ever have counts as that. Never takes a promise back.

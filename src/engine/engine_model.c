@@ -65,7 +65,29 @@ static enum err_code engine_model_check(const struct engine_model *em,
         if (req->prompt[i] < 0 || req->prompt[i] >= info->n_vocab)
             return err_set(err, ERR_INVALID, "prompt: token id %d at %d is not in [0, %d)",
                            req->prompt[i], i, info->n_vocab);
+    for (int32_t i = 0; i < req->n_begun; i++)
+        if (req->begun[i] < 0 || req->begun[i] >= info->n_vocab)
+            return err_set(err, ERR_INVALID, "begun answer: token id %d at %d is not in [0, %d)",
+                           req->begun[i], i, info->n_vocab);
     return sample_params_check(&req->sample, info->n_vocab, err);
+}
+
+/* Step over what the answer has begun with: the row is as it was when that had been emitted. */
+static enum err_code row_begin(struct row *row, const struct engine_request *req,
+                               const struct engine_bytes *token_bytes, struct err *err)
+{
+    if (req->n_begun > 0 && req->n_begun >= row->ids_max - row->n_prompt)
+        return err_set(err, ERR_INVALID, "begun answer: %d tokens, it ends after %d", req->n_begun,
+                       row->ids_max - row->n_prompt);
+    for (int32_t i = 0; i < req->n_begun; i++) {
+        const struct engine_bytes *bytes = &token_bytes[req->begun[i]];
+        row->ids[row->n_ids++] = req->begun[i];
+        if (guide_feed(&row->guide, req->begun[i], bytes->data, bytes->len) >= 0)
+            return err_set(err, ERR_INVALID,
+                           "begun answer: a stop string has ended it with token %d of %d", i + 1,
+                           req->n_begun);
+    }
+    return ERR_OK;
 }
 
 static enum err_code row_init(struct row *row, const struct engine_request *req, int32_t n_ctx,
@@ -116,6 +138,8 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
         return err_set(err, ERR_NOMEM, "all %d rows are in use", e->info.max_rows);
     struct row *row = &em->rows[id];
     code = row_init(row, req, e->info.n_ctx, e->info.n_vocab, err);
+    if (!code)
+        code = row_begin(row, req, em->token_bytes, err);
     if (!code)
         code = runner_open(em->runner, &row->seq, err);
     if (code) {

@@ -18,7 +18,7 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, i
         return err_set(err, ERR_STATE, "row %d: asked to take %d ids", work->row, work->n_tokens);
     int32_t n = work->n_tokens < left ? work->n_tokens : left, n_out = n == left;
     if (row->n_scored <
-        row->n_prompt) { /* nothing is emitted yet: the prompt's end is the last id */
+        row->n_prompt) { /* nothing is emitted yet: all is prompt, or what the answer has begun with */
         int32_t first = row->n_scored - 1 > row->n_fed ? row->n_scored - 1 : row->n_fed;
         n_out = row->n_fed + n > first ? row->n_fed + n - first : 0;
         int32_t over = n_out > n_out_max ? n_out - n_out_max : 0;

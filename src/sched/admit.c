@@ -330,7 +330,10 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
     if (s->n_rows == s->engine->info.max_rows)
         return false;
     struct sched_row *row = &s->rows[s->n_rows];
-    *row = (struct sched_row){ .request = r, .n_ids = r->engine.n_prompt, .is_parked = true };
+    *row = (struct sched_row){ .request = r,
+                               .n_ids = r->engine.n_prompt + r->engine.n_begun,
+                               .is_parked = true };
+    row->result.n_tokens = r->engine.n_begun;
     enum err_code code = s->engine->ops->open(s->engine, &r->engine, &row->row, &err);
     if (code == ERR_NOMEM && s->n_rows > 0)
         return false; /* a row that ends gives its place back */

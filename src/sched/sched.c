@@ -19,19 +19,21 @@ struct sched_mail {
 struct sched_request *sched_request_new(req_id id, const struct engine_request *from)
 {
     size_t prompt = sizeof(int32_t) * (size_t)from->n_prompt;
+    size_t begun = sizeof(int32_t) * (size_t)from->n_begun;
     size_t bias = sizeof(struct logit_bias) * (size_t)from->sample.n_bias;
     size_t stops = sizeof(struct engine_bytes) * (size_t)from->n_stops;
     size_t text = 0;
     for (int32_t i = 0; i < from->n_stops; i++)
         text += from->stops[i].len;
-    struct sched_request *r = mem_try(MEM_CAT_REQUEST, sizeof(*r) + stops + bias + prompt + text);
+    struct sched_request *r =
+        mem_try(MEM_CAT_REQUEST, sizeof(*r) + stops + bias + prompt + begun + text);
     if (!r)
         return NULL;
     r->id = r->leader = id;
     r->engine = *from;
     char *p = (char *)(r + 1); /* stops first: they need the widest alignment */
     struct engine_bytes *s = (struct engine_bytes *)(void *)p;
-    char *bytes = p + stops + bias + prompt;
+    char *bytes = p + stops + bias + prompt + begun;
     for (int32_t i = 0; i < from->n_stops; i++) {
         memcpy(bytes, from->stops[i].data, from->stops[i].len);
         s[i] = (struct engine_bytes){ bytes, from->stops[i].len };
@@ -44,6 +46,9 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
     if (prompt)
         memcpy(p + stops + bias, from->prompt, prompt);
     r->engine.prompt = (const int32_t *)(void *)(p + stops + bias);
+    if (begun)
+        memcpy(p + stops + bias + prompt, from->begun, begun);
+    r->engine.begun = r->engine.prompt + from->n_prompt;
     return r;
 }
 

@@ -59,11 +59,12 @@ struct sched_finished {
     enum finish finish;
     int32_t stop_index;
     int64_t text_safe;
-    int32_t n_prompt, n_tokens; /* taken from the prompt; emitted */
-    int32_t n_reasoning;        /* of these, in a think span */
-    int32_t n_shared;           /* prompt tokens that another row of the submission had computed; */
-    int32_t n_cached;           /* that rows before it had: they were kept */
-    int32_t n_preempted;        /* times that it gave up its memory */
+    int32_t n_prompt,
+        n_tokens;        /* taken from the prompt; of the answer, what it began with included */
+    int32_t n_reasoning; /* of these, in a think span */
+    int32_t n_shared;    /* prompt tokens that another row of the submission had computed; */
+    int32_t n_cached;    /* that rows before it had: they were kept */
+    int32_t n_preempted; /* times that it gave up its memory */
     int64_t queued_us, prefill_us, decode_us;
     struct err err;
 };

@@ -87,6 +87,7 @@ static const struct scenario scenarios[] = {
     { "preempted 2", SCHEDULE_PREEMPTED, 2 }, { "shared prompt", SCHEDULE_FORKED, 100 },
     { "shared half", SCHEDULE_FORKED, 50 },   { "warm", SCHEDULE_WARM, 100 },
     { "warm half", SCHEDULE_WARM, 50 },       { "warm end", SCHEDULE_WARM, -50 },
+    { "killed 1", SCHEDULE_KILLED, 1 },       { "killed 2", SCHEDULE_KILLED, 2 },
 };
 
 /* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from
@@ -116,6 +117,7 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
                       const struct scenario *s)
 {
     bool is_second = (s->schedule == SCHEDULE_PREEMPTED && s->chunk > 1) ||
+                     (s->schedule == SCHEDULE_KILLED && s->chunk > 1) ||
                      (s->schedule == SCHEDULE_FORKED && s->chunk < 100);
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
@@ -203,6 +205,7 @@ static int requests_init(struct exact_request *r, const struct exact_model *m, i
     r[n].engine.sample.presence_penalty = 0.2f;
     r[n].engine.sample.frequency_penalty = 0.1f;
     r[n].engine.sample.penalty_last_n = 64;
+    r[n].engine.sample.choice = 1; /* the second of n */
     r[n].engine.sample.bias = biases;
     r[n++].engine.sample.n_bias = (int32_t)ARRAY_LEN(biases);
     request_init(&r[n], "stop", m, n_vocab, 0);

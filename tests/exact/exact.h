@@ -29,7 +29,8 @@ struct lab {
     int32_t n_vocab;
     int32_t end_id;
     bool keeps_plenty;
-    int64_t n_reused; /* ids that rows began with */
+    struct engine_model_options options; /* of the engine */
+    int64_t n_reused;                    /* ids that rows began with */
 };
 
 /* Errors: those of opening. ERR_UNSUPPORTED: the machine lacks the level. Close with lab_close (fine on a zeroed lab). */
@@ -57,6 +58,7 @@ enum schedule {
     SCHEDULE_MIXED, /* all at once: random joins, chunks and pauses, and a stranger that is cancelled; chunk is the seed */
     SCHEDULE_PREEMPTED, /* the same, and rows give up their memory at random points */
     SCHEDULE_FORKED, /* each request begins with what a row of the same prompt has computed, chunk per cent of it */
+    SCHEDULE_KILLED, /* each answer is cut at up to 3 random tokens; a new engine goes on from its ids; chunk is the seed */
     SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise; below 0: that ended there */
 };
 

@@ -79,6 +79,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .max_step_rows = EXACT_STEP_ROWS,
                                           .cache_type = config->cache_type };
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
+        lab->options = o;
         code = engine_model_new(&o, &lab->engine, err);
     }
     if (code)
@@ -219,6 +220,62 @@ static void request_make_leader(struct engine_request *e)
     e->prompt_scores = NULL;
     e->signal.n_bins = 0;
     e->hidden = NULL;
+}
+
+/* --- killed and resumed --- */
+
+#define KILLED_CUTS 3
+
+/* Emit until the answer has n tokens or is over, from what it has so far: ids [*have]. */
+static enum err_code killed_part(struct lab *lab, const struct exact_request *req, int32_t *ids,
+                                 int32_t *have, int32_t n, bool *is_over, struct buf *record,
+                                 struct err *err)
+{
+    struct runner_row row = { .req = req, .n_emitted = *have, .n_embd = lab->engine->info.n_embd };
+    struct engine_request again = req->engine;
+    struct engine_result res = { 0 };
+    again.begun = ids;
+    again.n_begun = *have;
+    enum err_code code = lab->engine->ops->open(lab->engine, &again, &row.row, err);
+    row.is_open = code == ERR_OK;
+    row.pending = again.n_prompt + again.n_begun;
+    code = row_grow(lab, &row, code, err);
+    while (!code && res.finish == FINISH_NONE && *have < n) {
+        struct engine_work work = { .row = row.row, .n_tokens = 40 };
+        code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
+        if (code)
+            break;
+        row_take(&row, &res, record);
+        for (int32_t i = 0; i < res.n_tokens; i++)
+            ids[(*have)++] = res.tokens[i].id;
+    }
+    *is_over = res.finish != FINISH_NONE;
+    row_close(lab, &row);
+    return code;
+}
+
+static enum err_code killed_run(struct lab *lab, uint32_t seed, uint32_t index,
+                                const struct exact_request *req, struct buf *record,
+                                struct err *err)
+{
+    static int32_t ids[512];
+    int32_t have = 0, left = req->engine.max_tokens;
+    bool is_over = false;
+    enum err_code code = ERR_OK;
+    for (uint32_t cut = 0; !code && !is_over && cut <= KILLED_CUTS; cut++) {
+        uint32_t counter[4] = { cut, index, 0, 0 }, key[2] = { seed, 99 }, out[4];
+        philox4x32(counter, key, out);
+        int32_t n =
+            cut == KILLED_CUTS || left <= 1 ? INT32_MAX : have + (int32_t)(out[0] % (uint32_t)left);
+        code = killed_part(lab, req, ids, &have, n, &is_over, record, err);
+        left = req->engine.max_tokens - have;
+        if (code)
+            break;
+        lab->engine->ops->free(lab->engine);
+        lab->engine = NULL;
+        code = engine_model_new(&lab->options, &lab->engine, err);
+    }
+    return code;
 }
 
 /* --- the mixed schedule --- */
@@ -438,6 +495,11 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
     case SCHEDULE_ALONE:
         for (int i = 0; i < n && !code; i++)
             code = alone_run(lab, sc->chunk, &requests[i], &records[i], err);
+        return code;
+    case SCHEDULE_KILLED:
+        for (int i = 0; i < n && !code; i++)
+            code =
+                killed_run(lab, (uint32_t)sc->chunk, (uint32_t)i, &requests[i], &records[i], err);
         return code;
     case SCHEDULE_WARM:
         lab->n_reused = 0;

@@ -121,6 +121,20 @@ static bool script_plan(struct script_row *row, const char *text)
     return true;
 }
 
+/* One more token that the answer has begun with. False: it cannot have been said. */
+static bool script_begin(struct script_row *row, int32_t id)
+{
+    const int32_t *script = (const int32_t *)(const void *)row->script.data;
+    const int32_t *forced = guide_next(&row->guide);
+    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(*script);
+    char byte = (char)id;
+    if (id != (forced ? *forced : is_over ? 'x' : script[row->n_said]))
+        return false;
+    row->n_said += !forced && !is_over;
+    row->n_tokens++;
+    return guide_feed(&row->guide, id, &byte, id < 256) < 0 && row->n_tokens < row->max_tokens;
+}
+
 static enum err_code script_open(struct engine *e, const struct engine_request *req, row_id *out,
                                  struct err *err)
 {
@@ -154,6 +168,8 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     row->ignore_end = req->ignore_end;
     row->n_logprobs = req->sample.n_logprobs;
     is_fine = guide_init(&row->guide, req, e->info.n_vocab, err) == ERR_OK && is_fine;
+    for (int32_t k = 0; k < req->n_begun && is_fine; k++)
+        is_fine = script_begin(row, req->begun[k]);
     s->n_open++;
     *out = i;
     if (is_fine)

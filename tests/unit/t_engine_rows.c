@@ -616,6 +616,66 @@ static void odd_wishes_are_refused(void **state)
     tiny_engine_close(&t);
 }
 
+static void an_answer_goes_on_from_any_of_its_tokens(void **state)
+{
+    struct tiny_engine t;
+    struct answer whole, rest;
+    int32_t ids[20], begun[ANSWER_MAX];
+    prompt_fill(ids, 20, 20, 0);
+    for (int32_t k = 0; k < 9; k++) {
+        struct engine_request req = request(ids, 20, 10);
+        req.sample.temperature = 1;
+        req.sample.frequency_penalty = 0.5f;
+        req.sample.seed = 5;
+        req.sample.n_logprobs = 2;
+        tiny_engine_open(&t,
+                         &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 2 });
+        answer_run(&t, &req, &whole);
+        tiny_engine_close(&t);
+        assert_int_equal(whole.n, 10);
+        for (int32_t i = 0; i < k; i++)
+            begun[i] = whole.tokens[i].id;
+        req.begun = begun;
+        req.n_begun = k;
+        tiny_engine_open(&t,
+                         &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 2 });
+        answer_run(&t, &req, &rest);
+        tiny_engine_close(&t);
+        assert_int_equal(rest.n, 10 - k);
+        for (int32_t i = k; i < 10; i++)
+            token_equals(&rest.tokens[i - k], &whole.tokens[i]);
+        assert_int_equal(rest.finish, whole.finish);
+        assert_int_equal(rest.text_safe, whole.text_safe);
+    }
+}
+
+static void an_answer_that_has_ended_cannot_go_on(void **state)
+{
+    struct tiny_engine t;
+    struct err err;
+    row_id row;
+    int32_t ids[20], begun[3] = { 65, 66, 67 };
+    struct engine_bytes stop = { "xx", 2 };
+    tiny_engine_open(&t, &(struct tiny_config){ .file = files[0], .n_ctx = N_CTX, .max_rows = 2 });
+    prompt_fill(ids, 20, 20, 0);
+    struct engine_request req = request(ids, 20, 3);
+    req.begun = begun;
+    req.n_begun = 3;
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "3 tokens, it ends after 3"));
+    req.max_tokens = 10;
+    begun[1] = 1 << 20;
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "token id 1048576 at 1"));
+    begun[1] = 66;
+    req.stops = &stop;
+    req.n_stops = 1;
+    assert_int_equal(t.engine->ops->open(t.engine, &req, &row, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "a stop string has ended it with token 2 of 3"));
+    tiny_engine_check(&t);
+    tiny_engine_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -634,6 +694,8 @@ int main(void)
         cmocka_unit_test(what_has_no_answer_is_not_kept),
         cmocka_unit_test(rows_get_what_kept_histories_hold),
         cmocka_unit_test(odd_wishes_are_refused),
+        cmocka_unit_test(an_answer_goes_on_from_any_of_its_tokens),
+        cmocka_unit_test(an_answer_that_has_ended_cannot_go_on),
     };
     log_set_level(LOG_LEVEL_WARN);
     return cmocka_run_group_tests_name("engine_rows", tests, NULL, NULL);

@@ -292,6 +292,29 @@ static void stop_strings_and_limits_reach_the_engine(void **state)
     world_stop(&w);
 }
 
+static void an_answer_that_has_begun_tells_only_its_rest(void **state)
+{
+    struct world w = { 0 };
+    struct err err;
+    int32_t ids[] = { '!', 's', 'a', 'y', ' ', 'h', 'e', 'l', 'l', 'o' }, begun[] = { 'h', 'e' };
+    struct engine_request e = { .prompt = ids,
+                                .n_prompt = 10,
+                                .max_tokens = -1,
+                                .sample = { .n_logprobs = -1 },
+                                .begun = begun,
+                                .n_begun = 2 };
+    world_start(&w, 2, 0);
+    wait_ready(&w);
+    struct sched_request *r = sched_request_new(1, &e);
+    begun[0] = ids[0] = 0; /* it has its own */
+    assert_int_equal(sched_submit(w.sched, &r, 1, &err), ERR_OK);
+    wait_ended(&w, 1);
+    assert_outcome(1, FINISH_END, "llo");
+    assert_int_equal(outcomes[1].end.n_tokens, 5);
+    assert_int_equal(outcomes[1].end.n_prompt, 10);
+    world_stop(&w);
+}
+
 static void stopping_ends_what_runs_and_waits(void **state)
 {
     struct world w = { 0 };
@@ -364,6 +387,7 @@ int main(void)
         cmocka_unit_test(a_slow_receiver_slows_the_engine_and_loses_nothing),
         cmocka_unit_test(a_long_prompt_is_cut_to_the_stall_bound),
         cmocka_unit_test(stop_strings_and_limits_reach_the_engine),
+        cmocka_unit_test(an_answer_that_has_begun_tells_only_its_rest),
         cmocka_unit_test(stopping_ends_what_runs_and_waits),
         cmocka_unit_test(random_commands_leave_nothing_behind),
     };
