@@ -146,6 +146,12 @@ void block_ffn_of(const struct model *m, struct model_step *st, const struct mod
         block_moe(m, st, l, x);
         return;
     }
+    block_ffn_dense(m, st, l, x);
+}
+
+void block_ffn_dense(const struct model *m, struct model_step *st, const struct model_layer *l,
+                     struct tensor x)
+{
     struct tensor gate = tensor_of(st->scratch->gate, st->h.rows, l->n_ff);
     struct tensor up = tensor_of(st->scratch->up, st->h.rows, l->n_ff);
     if (l->w_gate) {

@@ -5,6 +5,7 @@
 #include "model/model_int.h"
 #include "tensor/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 struct model_moe {
@@ -13,6 +14,7 @@ struct model_moe {
     float *block;          /* backend memory, one allocation */
     float *logits;         /* [T][E] */
     float *in, *out, *sum; /* [T][D] */
+    float *norm;           /* [T][D] of block_moe_beside */
     /* host memory */
     int32_t *ids, *rows; /* [T][n_used] by row; by expert, its rows ascending */
     float *w, *row_w;    /* the same */
@@ -46,7 +48,7 @@ enum err_code block_moe_scratch(const struct model *m, int max_rows, struct mode
     size_t rows = (size_t)max_rows, n = rows * (size_t)m->route.n_used;
     size_t width = (size_t)m->width, experts = (size_t)m->n_experts;
     moe->be = m->be;
-    moe->bytes = rows * (experts + 3 * width) * sizeof(float);
+    moe->bytes = rows * (experts + 4 * width) * sizeof(float);
     moe->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, moe->bytes);
     moe->ids = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->ids));
     moe->rows = mem_try_array(MEM_CAT_SCRATCH, n, sizeof(*moe->rows));
@@ -65,7 +67,8 @@ enum err_code block_moe_scratch(const struct model *m, int max_rows, struct mode
     moe->in = moe->block;
     moe->out = moe->in + rows * width;
     moe->sum = moe->out + rows * width;
-    moe->logits = moe->sum + rows * width;
+    moe->norm = moe->sum + rows * width;
+    moe->logits = moe->norm + rows * width;
     *out = moe;
     return ERR_OK;
 }
@@ -109,17 +112,26 @@ static void moe_expert(const struct model *m, struct model_step *st, const struc
         ops_add_bias(m->be, out, l->b_down_e + e * m->width);
 }
 
-void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
-               struct tensor x)
+/* Which experts the rows of x go to. */
+static void moe_route(const struct model *m, struct model_step *st, const struct model_layer *l,
+                      struct tensor x)
 {
     struct model_moe *moe = st->scratch->moe;
     struct tensor logits = tensor_of(moe->logits, x.rows, m->n_experts);
-    struct tensor sum = tensor_of(x.data == moe->sum ? st->scratch->h : moe->sum, x.rows, m->width);
     ops_linear(m->be, logits, x, l->router);
     if (l->b_router)
         ops_add_bias(m->be, logits, l->b_router);
     ops_route(m->be, logits, &m->route, moe->ids, moe->w);
+    for (int64_t i = 0; l->expert_scale && i < x.rows * m->route.n_used; i++)
+        moe->w[i] *= l->expert_scale[moe->ids[i]];
     moe_group(m, moe, x.rows);
+}
+
+/* sum = what the experts make of x, as they were routed. */
+static void moe_experts(const struct model *m, struct model_step *st, const struct model_layer *l,
+                        struct tensor x, struct tensor sum)
+{
+    struct model_moe *moe = st->scratch->moe;
     ops_failed(m->be, st->flags); /* the flags of the next ops are those of an expert's rows */
     for (int64_t e = 0; e < m->n_experts; e++) {
         int32_t at = moe->start[e], n = moe->start[e + 1] - at;
@@ -136,7 +148,32 @@ void block_moe(const struct model *m, struct model_step *st, const struct model_
             st->flags[moe->rows[at + i]] |= moe->failed[i];
     }
     ops_begin(m->be, (int)x.rows);
+}
+
+void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
+               struct tensor x)
+{
+    struct model_moe *moe = st->scratch->moe;
+    struct tensor sum = tensor_of(x.data == moe->sum ? st->scratch->h : moe->sum, x.rows, m->width);
+    moe_route(m, st, l, x);
+    moe_experts(m, st, l, x, sum);
     st->h = sum;
+}
+
+void block_moe_beside(const struct model *m, struct model_step *st, const struct model_layer *l)
+{
+    struct model_moe *moe = st->scratch->moe;
+    struct tensor norm = tensor_of(moe->norm, st->x.rows, m->width);
+    struct tensor sum = tensor_of(moe->sum, st->x.rows, m->width);
+    block_ffn_dense(m, st, l, st->h);
+    block_post_norm(m, st, l->ffn_out_norm);
+    ops_rms_norm(m->be, norm, st->x, l->router_norm, (int)m->width, m->eps);
+    ops_scale(m->be, norm, 1 / sqrtf((float)m->width));
+    moe_route(m, st, l, norm);
+    ops_rms_norm(m->be, norm, st->x, l->expert_norm, (int)m->width, m->eps);
+    moe_experts(m, st, l, norm, sum);
+    ops_rms_norm(m->be, sum, sum, l->expert_out_norm, (int)m->width, m->eps);
+    ops_add(m->be, st->h, sum);
 }
 
 void block_moe_shared(const struct model *m, struct model_step *st, const struct model_layer *l,

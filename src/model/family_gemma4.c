@@ -2,11 +2,14 @@
  * with fewer kv heads, in the layers with full attention, where a part of the pairs is not rotated (rope_freqs holds a huge divisor
  * for them) and values may be the keys before their norm. Values are normed without a weight, scores are not scaled. The last
  * layers may read the keys and values of the last one of their kind before them. Small models have inputs of their own for
- * every layer: what the token has there, mixed with a projection of its embedding. Norms hold the published weight. */
+ * every layer: what the token has there, mixed with a projection of its embedding. Mixtures of experts have both an ffn and experts in
+ * every layer. Norms hold the published weight. */
 #include "model/model_int.h"
 #include "tensor/ops.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* The layers that read others' keys and values: the last one of the same kind of those that have some. */
 static enum err_code gemma4_parse_sharing(const struct weights *w, struct model *m, struct err *err)
@@ -74,6 +77,9 @@ static enum err_code gemma4_parse(const struct weights *w, struct model *m, stru
     if (!code)
         code = weights_int_or(w, model_key(m, "embedding_length_per_layer_input", key), 0, 1 << 14,
                               0, &m->n_inp, err);
+    m->route.is_normed = true;
+    if (!code)
+        code = model_parse_experts(w, m, err);
     m->embed_scale = sqrtf((float)m->width);
     m->logit_softcap = (float)softcap;
     m->glu = GLU_KIND_GELU_TANH;
@@ -127,7 +133,10 @@ static void gemma4_step(const struct model *m, struct model_step *st)
         block_post_norm(m, st, l->attn_post_norm);
         block_add(m, st);
         block_norm(m, st, l->ffn_norm);
-        block_ffn(m, st, l);
+        if (l->router)
+            block_moe_beside(m, st, l);
+        else
+            block_ffn(m, st, l);
         block_post_norm(m, st, l->ffn_post_norm);
         block_add(m, st);
         if (m->n_inp > 0) {
@@ -162,10 +171,172 @@ static const struct tensor_rule gemma4_tensors[] = {
     RULE_LAYER("ffn_up.weight", "[F][D]", MATRIX, 0, w_up),
     RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, 0, w_down),
     RULE_LAYER("post_ffw_norm.weight", "[D]", VECTOR, 0, ffn_post_norm),
+    RULE_LAYER("ffn_gate_inp.weight", "[E][D]", MATRIX, TENSOR_FLAG_MOE, router),
+    RULE_LAYER("ffn_gate_inp.scale", "[D]", VECTOR, TENSOR_FLAG_MOE, router_norm),
+    RULE_LAYER("ffn_gate_exps.weight", "[E][X][D]", EXPERTS, TENSOR_FLAG_MOE, w_gate_e),
+    RULE_LAYER("ffn_up_exps.weight", "[E][X][D]", EXPERTS, TENSOR_FLAG_MOE, w_up_e),
+    RULE_LAYER("ffn_down_exps.weight", "[E][D][X]", EXPERTS, TENSOR_FLAG_MOE, w_down_e),
+    RULE_LAYER("ffn_down_exps.scale", "[E]", HOST, TENSOR_FLAG_MOE | TENSOR_FLAG_OPTIONAL,
+               expert_scale),
+    RULE_LAYER("post_ffw_norm_1.weight", "[D]", VECTOR, TENSOR_FLAG_MOE, ffn_out_norm),
+    RULE_LAYER("pre_ffw_norm_2.weight", "[D]", VECTOR, TENSOR_FLAG_MOE, expert_norm),
+    RULE_LAYER("post_ffw_norm_2.weight", "[D]", VECTOR, TENSOR_FLAG_MOE, expert_out_norm),
     RULE_LAYER("inp_gate.weight", "[P][D]", MATRIX, TENSOR_FLAG_INPUTS, w_inp_gate),
     RULE_LAYER("proj.weight", "[D][P]", MATRIX, TENSOR_FLAG_INPUTS, w_inp_proj),
     RULE_LAYER("post_norm.weight", "[D]", VECTOR, TENSOR_FLAG_INPUTS, inp_norm),
     RULE_LAYER("layer_output_scale.weight", NULL, HOST, TENSOR_FLAG_OPTIONAL, out_scale),
+    { 0 },
+};
+
+/* --- directories --- */
+
+#define GEMMA4_LAYERS_MAX  1024
+#define GEMMA4_NOT_ROTATED 1e30f /* the published converter's divisor */
+
+/* A size of the layers with full attention: a value of its own (transformers 5.0), or of each layer (5.20). */
+static enum err_code gemma4_full_int(struct hf *h, const char *own, const char *name,
+                                     int64_t fallback, int64_t *out, struct err *err)
+{
+    char paths[96];
+    int64_t n = 0;
+    bool is_full = false;
+    enum err_code code = hf_int(h, "num_hidden_layers", 1, GEMMA4_LAYERS_MAX, 1, &n, err);
+    int i = 0;
+    for (; i < n && !code && !is_full; i++)
+        code = hf_layer_is(h, i, "full_attention", (i + 1) % 6 == 0, &is_full, err);
+    snprintf(paths, sizeof(paths), "%s per_layer_config.%d.%s", own, i - 1, name);
+    return code ? code : hf_int(h, paths, 1, 1 << 16, fallback, out, err);
+}
+
+/* Keys and values of the layers: heads of two sizes, and ffns twice as wide where keys are shared. */
+static enum err_code gemma4_layer_sizes(struct hf *h, struct err *err)
+{
+    int64_t n, kv, kv_full, ff, n_shared, kvs[GEMMA4_LAYERS_MAX], ffs[GEMMA4_LAYERS_MAX];
+    bool is_wide, is_full, is_own;
+    enum err_code code = hf_int(h, "num_hidden_layers", 1, GEMMA4_LAYERS_MAX, 1, &n, err);
+    if (!code) /* only where values are the keys are their heads counted apart */
+        code = hf_bool(h, "attention_k_eq_v", false, &is_own, err);
+    if (!code)
+        code = hf_int(h, "num_key_value_heads", 1, 1 << 16, 1, &kv, err);
+    if (!code)
+        code = gemma4_full_int(h, is_own ? "num_global_key_value_heads" : "", "num_key_value_heads",
+                               kv, &kv_full, err);
+    if (!code)
+        code = hf_int(h, "intermediate_size", 1, 1 << 20, 1, &ff, err);
+    if (!code)
+        code = hf_int(h, "num_kv_shared_layers", 0, n, 0, &n_shared, err);
+    if (!code)
+        code = hf_bool(h, "use_double_wide_mlp", false, &is_wide, err);
+    for (int64_t i = 0; i < n && !code; i++) {
+        code = hf_layer_is(h, i, "full_attention", (i + 1) % 6 == 0, &is_full, err);
+        kvs[i] = is_full ? kv_full : kv;
+        ffs[i] = is_wide && i >= n - n_shared ? 2 * ff : ff;
+    }
+    if (!code)
+        code = hf_set_ints(h, "attention.head_count_kv", kvs, (uint64_t)n, err);
+    return code ? code : hf_set_ints(h, "feed_forward_length", ffs, (uint64_t)n, err);
+}
+
+/* Of a head's pairs in a layer with full attention the first part turns, with frequencies of the whole head. */
+static enum err_code gemma4_ropes(struct hf *h, int64_t head, int64_t full, struct err *err)
+{
+    float divisors[BACKEND_HEAD_DIM_MAX / 2];
+    double base, base_local, part;
+    enum err_code code =
+        hf_float(h, "rope_parameters.full_attention.rope_theta", 1000000, &base, err);
+    if (!code)
+        code = hf_float(h, "rope_parameters.sliding_attention.rope_theta", 10000, &base_local, err);
+    if (!code)
+        code =
+            hf_float(h, "rope_parameters.full_attention.partial_rotary_factor", 0.25, &part, err);
+    if (!code && (full > BACKEND_HEAD_DIM_MAX || !(part > 0 && part <= 1)))
+        code = err_set(err, ERR_INVALID,
+                       "config.json: heads of %lld, of which %g turn: want at most %d, and a part "
+                       "in (0, 1]",
+                       (long long)full, part, BACKEND_HEAD_DIM_MAX);
+    if (code)
+        return code;
+    int64_t n_turned = (int64_t)((double)full * part / 2);
+    for (int64_t i = 0; i < full / 2; i++)
+        divisors[i] = i < n_turned ? 1 : GEMMA4_NOT_ROTATED;
+    code = hf_set_int(h, "rope.dimension_count", full, err);
+    if (!code)
+        code = hf_set_int(h, "rope.dimension_count_swa", head, err);
+    if (!code)
+        code = hf_set_float(h, "rope.freq_base", base, err);
+    if (!code)
+        code = hf_set_float(h, "rope.freq_base_swa", base_local, err);
+    return code ? code : hf_emit_vector(h, "rope_freqs.weight", divisors, full / 2, err);
+}
+
+static enum err_code gemma4_more(struct hf *h, struct err *err)
+{
+    int64_t head, full;
+    const char *both_ways;
+    enum err_code code = hf_str(h, "use_bidirectional_attention", "", &both_ways, err);
+    if (!code && strcmp(both_ways, "all") == 0)
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "config.json: use_bidirectional_attention: 'all' is not supported");
+    if (!code)
+        code = hf_int(h, "head_dim", 2, BACKEND_HEAD_DIM_MAX, 256, &head, err);
+    if (!code)
+        code = gemma4_full_int(h, "global_head_dim", "head_dim", 512, &full, err);
+    if (!code)
+        code = hf_set_int(h, "attention.key_length", full, err);
+    if (!code)
+        code = hf_set_int(h, "attention.value_length", full, err);
+    if (!code)
+        code = hf_set_int(h, "attention.key_length_swa", head, err);
+    if (!code)
+        code = gemma4_layer_sizes(h, err);
+    if (!code)
+        code = gemma4_ropes(h, head, full, err);
+    return code ? code : hf_windows(h, 6, err);
+}
+
+static const struct hf_key gemma4_keys[] = {
+    { "num_kv_shared_layers", "attention.shared_kv_layers" },
+    { "hidden_size_per_layer_input", "embedding_length_per_layer_input" },
+    { "top_k_experts", "expert_used_count" },
+    { "expert_intermediate_size", "expert_feed_forward_length" },
+    { 0 },
+};
+
+#define GEMMA4_LAYER(hf_, gguf_)                                   \
+    {                                                              \
+        "model.layers.%d." hf_, "blk.%d." gguf_, HF_TRANSFORM_NONE \
+    }
+static const struct hf_name gemma4_names[] = {
+    { "model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight", 0 },
+    { "model.per_layer_model_projection.weight", "per_layer_model_proj.weight", 0 },
+    { "model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight", 0 },
+    GEMMA4_LAYER("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    GEMMA4_LAYER("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+    GEMMA4_LAYER("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+    GEMMA4_LAYER("per_layer_input_gate.weight", "inp_gate.weight"),
+    GEMMA4_LAYER("per_layer_projection.weight", "proj.weight"),
+    GEMMA4_LAYER("post_per_layer_input_norm.weight", "post_norm.weight"),
+    GEMMA4_LAYER("layer_scalar", "layer_output_scale.weight"),
+    GEMMA4_LAYER("router.proj.weight", "ffn_gate_inp.weight"),
+    GEMMA4_LAYER("router.scale", "ffn_gate_inp.scale"),
+    GEMMA4_LAYER("router.per_expert_scale", "ffn_down_exps.scale"),
+    GEMMA4_LAYER("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    GEMMA4_LAYER("experts.down_proj", "ffn_down_exps.weight"),
+    GEMMA4_LAYER("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
+    GEMMA4_LAYER("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
+    GEMMA4_LAYER("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),
+    { 0 },
+};
+
+static const struct hf_map gemma4_hf[] = {
+    { .arch = "gemma4",
+      .names = "Gemma4ForCausalLM Gemma4ForConditionalGeneration gemma4_text gemma4",
+      .acts = "gelu_pytorch_tanh",
+      .has_layer_types = true,
+      .has_ropes = true,
+      .tensors = gemma4_names,
+      .keys = gemma4_keys,
+      .more = gemma4_more },
     { 0 },
 };
 
@@ -174,5 +345,6 @@ const struct model_family family_gemma4 = {
     .archs = (const char *const[]){ "gemma4", NULL },
     .parse = gemma4_parse,
     .tensors = gemma4_tensors,
+    .hf = gemma4_hf,
     .step = gemma4_step,
 };

@@ -1,6 +1,7 @@
 /* family_qwen35.c - Qwen3.5 to Qwen3.8, the text part: three layers with a gated delta net for each one with attention, whose heads
  * are gated; norms hold the published weight + 1; rotary positions on a quarter of a head (for text the three axes are the same).
  * Value heads are stored so that head h has key head h % Gs. */
+#include "model/hf_delta.h"
 #include "model/model_int.h"
 
 static enum err_code qwen35_parse(const struct weights *w, struct model *m, struct err *err)
@@ -34,10 +35,24 @@ static const struct tensor_rule qwen35_tensors[] = {
     { 0 },
 };
 
+static const struct hf_map qwen35_hf[] = {
+    {
+        .arch = "qwen35",
+        .names = "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5TextModel Qwen3_5Model "
+                 "qwen3_5_text qwen3_5",
+        .has_layer_types = true,
+        .tensors = hf_delta_names,
+        .more = hf_delta_more,
+        .take = hf_delta_take_tiled,
+    },
+    { 0 },
+};
+
 const struct model_family family_qwen35 = {
     .name = "qwen35",
     .archs = (const char *const[]){ "qwen35", NULL },
     .parse = qwen35_parse,
     .tensors = qwen35_tensors,
+    .hf = qwen35_hf,
     .step = block_step_hybrid,
 };

@@ -1,5 +1,6 @@
 /* family_qwen35moe.c - Qwen3.5 to Qwen3.8 mixtures of experts, the text part: Qwen3.5 with experts and a gated shared
  * expert in every layer. */
+#include "model/hf_delta.h"
 #include "model/model_int.h"
 
 static enum err_code qwen35moe_parse(const struct weights *w, struct model *m, struct err *err)
@@ -34,10 +35,24 @@ static const struct tensor_rule qwen35moe_tensors[] = {
     { 0 },
 };
 
+static const struct hf_map qwen35moe_hf[] = {
+    {
+        .arch = "qwen35moe",
+        .names = "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration Qwen3_5MoeTextModel "
+                 "Qwen3_5MoeModel qwen3_5_moe_text qwen3_5_moe",
+        .has_layer_types = true,
+        .tensors = hf_delta_names,
+        .more = hf_delta_more,
+        .take = hf_delta_take_tiled,
+    },
+    { 0 },
+};
+
 const struct model_family family_qwen35moe = {
     .name = "qwen35moe",
     .archs = (const char *const[]){ "qwen35moe", NULL },
     .parse = qwen35moe_parse,
     .tensors = qwen35moe_tensors,
+    .hf = qwen35moe_hf,
     .step = block_step_hybrid,
 };

@@ -1,5 +1,6 @@
 /* family_qwen3next.c - Qwen3-Next: three layers with a gated delta net for each one with gated attention, experts and a gated
  * shared expert in every layer. Value heads stand by key heads: head h has key head h / (Hs / Gs). */
+#include "model/hf_delta.h"
 #include "model/model_int.h"
 
 static enum err_code qwen3next_parse(const struct weights *w, struct model *m, struct err *err)
@@ -33,10 +34,23 @@ static const struct tensor_rule qwen3next_tensors[] = {
     { 0 },
 };
 
+static const struct hf_map qwen3next_hf[] = {
+    {
+        .arch = "qwen3next",
+        .names = "Qwen3NextForCausalLM Qwen3NextModel qwen3_next",
+        .has_layer_types = true,
+        .tensors = hf_delta_names,
+        .more = hf_delta_more,
+        .take = hf_delta_take,
+    },
+    { 0 },
+};
+
 const struct model_family family_qwen3next = {
     .name = "qwen3next",
     .archs = (const char *const[]){ "qwen3next", NULL },
     .parse = qwen3next_parse,
     .tensors = qwen3next_tensors,
+    .hf = qwen3next_hf,
     .step = block_step_hybrid,
 };

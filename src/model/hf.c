@@ -1,6 +1,5 @@
 /* hf.c - a Hugging Face directory's config and tensors under GGUF's keys and names. */
 #include "model/hf.h"
-#include "base/dmath.h"
 #include "base/log.h"
 #include "model/model_int.h"
 
@@ -62,6 +61,16 @@ static const struct hf_name hf_names[] = {
     { "model.layers.%d.mlp.experts.%d.gate_proj.weight", "blk.%d.ffn_gate.%d.weight", 0 },
     { "model.layers.%d.mlp.experts.%d.up_proj.weight", "blk.%d.ffn_up.%d.weight", 0 },
     { "model.layers.%d.mlp.experts.%d.down_proj.weight", "blk.%d.ffn_down.%d.weight", 0 },
+    /* stacks, as newer checkpoints and mlx-lm have them */
+    HF_LAYER("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    HF_LAYER("mlp.experts.down_proj", "ffn_down_exps.weight"),
+    HF_LAYER("mlp.switch_mlp.gate_proj.weight", "ffn_gate_exps.weight"),
+    HF_LAYER("mlp.switch_mlp.up_proj.weight", "ffn_up_exps.weight"),
+    HF_LAYER("mlp.switch_mlp.down_proj.weight", "ffn_down_exps.weight"),
+    HF_LAYER("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"),
+    HF_LAYER("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"),
+    HF_LAYER("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"),
+    HF_LAYER("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"),
     /* Tables of rotary frequencies that old checkpoints carry; config.json says the same. */
     { "model.layers.%d.self_attn.rotary_emb.inv_freq", NULL, HF_TRANSFORM_DROP },
     { "model.rotary_emb.inv_freq", NULL, HF_TRANSFORM_DROP },
@@ -92,6 +101,7 @@ static const char *const hf_ignored[] = { "model.visual.",
                                           "multi_modal_projector.",
                                           "model.multi_modal_projector.",
                                           "mtp.",
+                                          "model.mtp.",
                                           NULL };
 
 /* --- reading config.json --- */
@@ -153,9 +163,8 @@ enum err_code hf_str(const struct hf *h, const char *paths, const char *fallback
     return weights_meta(h->w, hf_first(h, paths, key)) ? weights_str(h->w, key, out, err) : ERR_OK;
 }
 
-/* Whether layer i of layer_types is of the kind given; fallback where there is no such list. */
-static enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback,
-                                 bool *out, struct err *err)
+enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback, bool *out,
+                          struct err *err)
 {
     const struct meta_value *v = hf_config(h, "layer_types");
     *out = fallback;
@@ -202,8 +211,8 @@ enum err_code hf_set_str(struct hf *h, const char *name, const char *v, struct e
     return weights_set_str(h->w, hf_key_of(h, name, key), v, err);
 }
 
-static enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
-                                 struct err *err)
+enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
+                          struct err *err)
 {
     char key[HF_PATH_MAX];
     return weights_set_ints(h->w, hf_key_of(h, name, key), v, n, err);
@@ -254,146 +263,17 @@ static enum err_code hf_copy_keys(struct hf *h, const struct hf_key *keys, struc
 
 /* --- tensors --- */
 
-static enum err_code hf_push(struct hf *h, const struct weights_tensor *t, const char *name,
-                             struct err *err)
-{
-    if (h->n == h->cap) {
-        h->cap = h->cap ? h->cap * 2 : 256;
-        h->tensors = mem_realloc(MEM_CAT_WEIGHTS, h->tensors, (size_t)h->cap * sizeof(*h->tensors));
-    }
-    struct weights_tensor *out = &h->tensors[h->n];
-    *out = *t;
-    out->name = weights_strndup(h->w, name, strlen(name));
-    if (!out->name)
-        return err_set(err, ERR_NOMEM, "tensor %s: no memory for its name", name);
-    h->n++;
-    return ERR_OK;
-}
-
-enum err_code hf_emit_vector(struct hf *h, const char *name, const float *v, int64_t n,
-                             struct err *err)
-{
-    size_t bytes = (size_t)n * sizeof(*v);
-    void *data = weights_alloc(h->w, bytes);
-    if (!data)
-        return err_set(err, ERR_NOMEM, "tensor %s: no memory for %zu bytes", name, bytes);
-    memcpy(data, v, bytes);
-    struct weights_tensor t = { .type = DTYPE_F32, .n_dims = 1, .bytes = bytes, .data = data };
-    t.shape[0] = n;
-    t.shape[1] = t.shape[2] = t.shape[3] = 1;
-    return hf_push(h, &t, name, err);
-}
-
-static int64_t hf_elems(const struct weights_tensor *t)
-{
-    return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
-}
-
-/* A small tensor decoded, changed and kept as f32. */
-static enum err_code hf_emit_changed(struct hf *h, const struct weights_tensor *t, const char *name,
-                                     enum hf_transform transform, struct err *err)
-{
-    int64_t n = hf_elems(t);
-    struct weights_tensor copy = *t;
-    float *x = (float)n < 1e9f ? weights_alloc(h->w, (size_t)n * sizeof(*x)) : NULL;
-    if (!x)
-        return err_set(err, ERR_NOMEM, "tensor %s: no memory for %lld numbers", t->name,
-                       (long long)n);
-    if (!dtype_info(t->type)->can_decode || dtype_info(t->type)->has_scales)
-        return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s where a vector is wanted", t->name,
-                       dtype_info(t->type)->name);
-    enum err_code code = weights_dequantize(t->type, t->data, n, x, err);
-    for (int64_t i = 0; i < n && !code; i++)
-        x[i] = transform == HF_TRANSFORM_ADD_ONE ? x[i] + 1 : (float)-dmath_exp((double)x[i]);
-    copy.type = DTYPE_F32;
-    copy.data = (const uint8_t *)x;
-    copy.bytes = (size_t)n * sizeof(*x);
-    return code ? code : hf_push(h, &copy, name, err);
-}
-
-static void hf_squeeze(struct weights_tensor *t)
-{
-    int n = 0;
-    for (int i = 0; i < t->n_dims; i++)
-        if (t->shape[i] != 1)
-            t->shape[n++] = t->shape[i];
-    t->n_dims = n ? n : 1;
-    for (; n < WEIGHTS_DIMS_MAX; n++)
-        t->shape[n] = 1;
-}
-
-static enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *name,
-                             enum hf_transform transform, struct err *err)
-{
-    struct weights_tensor copy = *t;
-    switch (transform) {
-    case HF_TRANSFORM_DROP:
-        return ERR_OK;
-    case HF_TRANSFORM_ADD_ONE:
-    case HF_TRANSFORM_NEG_EXP:
-        return hf_emit_changed(h, t, name, transform, err);
-    case HF_TRANSFORM_SQUEEZE:
-        hf_squeeze(&copy);
-        break;
-    case HF_TRANSFORM_NONE:
-        break;
-    }
-    return hf_push(h, &copy, name, err);
-}
-
-/* Whether name is what the pattern says; the numbers at its %d go to at[0..1], how many to *n. */
-static bool hf_match(const char *pattern, const char *name, int64_t at[2], int *n)
-{
-    *n = 0;
-    while (*pattern) {
-        if (pattern[0] != '%' || pattern[1] != 'd') {
-            if (*pattern++ != *name++)
-                return false;
-            continue;
-        }
-        size_t digits = strspn(name, "0123456789");
-        if (digits == 0 || digits > 6 || (digits > 1 && name[0] == '0') || *n == 2)
-            return false;
-        int64_t v = 0;
-        for (size_t i = 0; i < digits; i++)
-            v = v * 10 + (name[i] - '0');
-        at[(*n)++] = v;
-        name += digits;
-        pattern += 2;
-    }
-    return *name == '\0';
-}
-
-/* The pattern with its %d filled in. */
-static void hf_fill(const char *pattern, const int64_t at[2], int n, char out[HF_NAME_MAX])
-{
-    size_t used = 0;
-    int i = 0;
-    for (const char *p = pattern; *p && used < HF_NAME_MAX - 24; p++) {
-        if (p[0] == '%' && p[1] == 'd' && i < n) {
-            used += (size_t)snprintf(out + used, 24, "%lld", (long long)at[i++]);
-            p++;
-        } else {
-            out[used++] = *p;
-        }
-    }
-    out[used] = '\0';
-}
-
 static enum err_code hf_by_table(struct hf *h, const struct hf_name *names,
                                  const struct weights_tensor *t, const char *name, bool *is_done,
                                  struct err *err)
 {
-    char gguf[HF_NAME_MAX] = "";
     for (const struct hf_name *row = names; row && row->hf; row++) {
         int64_t at[2] = { 0, 0 };
         int n;
         if (!hf_match(row->hf, name, at, &n))
             continue;
         *is_done = true;
-        if (row->gguf)
-            hf_fill(row->gguf, at, n, gguf);
-        return hf_emit(h, t, gguf, row->transform, err);
+        return hf_emit_as(h, t, row->gguf ? row->gguf : "", at, n, row->transform, err);
     }
     return ERR_OK;
 }
@@ -433,7 +313,11 @@ static enum err_code hf_translate(struct hf *h, const struct weights_tensor *t, 
     hf_plain_name(t->name, name);
     if (is_tied && strcmp(name, "lm_head.weight") == 0)
         return ERR_OK; /* a copy of the embedding, or stale: the model never reads it */
-    enum err_code code = hf_by_table(h, h->map->tensors, t, name, &is_done, err);
+    enum err_code code = h->map->take ? h->map->take(h, t, name, &is_done, err) : ERR_OK;
+    if (!code && !is_done && h->map->is_permuted)
+        code = hf_take_permuted(h, t, name, &is_done, err);
+    if (!code && !is_done)
+        code = hf_by_table(h, h->map->tensors, t, name, &is_done, err);
     if (!code && !is_done)
         code = hf_by_table(h, hf_names, t, name, &is_done, err);
     if (code || is_done)
@@ -551,9 +435,7 @@ enum err_code model_adapt(struct weights *w, struct err *err)
         code = hf_copy_keys(&h, h.map->keys, err);
     if (!code)
         code = hf_copy_keys(&h, hf_keys, err);
-    if (!code && h.map->is_permuted)
-        code = hf_set_str(&h, "rope.kind", "neox", err);
-    if (!code)
+    if (!code && !h.map->has_ropes)
         code = hf_rope(&h, err);
     if (!code && h.map->more)
         code = h.map->more(&h, err);

@@ -42,8 +42,9 @@ struct hf_map {
     const char *arch;  /* what general.architecture would be */
     const char *names; /* architectures[0] and model_type values, blanks between */
     const char *acts;  /* spellings of the family's activation, blanks between; NULL = silu */
-    /* GGUF has the rows of q and k permuted so that rotary pairs are neighbours; the directory has them half a head apart. */
+    /* GGUF has rows of q and k so that rotary pairs are neighbours, the directory half a head apart */
     bool is_permuted;
+    bool has_ropes;       /* `more` says the rotary keys */
     bool has_layer_types; /* `more` reads layer_types; else all must be full_attention */
     const struct hf_name *tensors;
     const struct hf_key *keys;
@@ -51,6 +52,10 @@ struct hf_map {
         *ignored; /* prefixes of tensors that are not loaded; NULL ends; may be NULL */
     enum err_code (*more)(struct hf *h,
                           struct err *err); /* keys that no table can say; may be NULL */
+    /* Asked about every tensor before the tables (name as in a text-only checkpoint), for what a row cannot say: gives it names with the
+     * hf_emit functions and sets *is_done, or leaves it. May be NULL */
+    enum err_code (*take)(struct hf *h, const struct weights_tensor *t, const char *name,
+                          bool *is_done, struct err *err);
 };
 
 /* config.json's value at the path, of text_config where there is one; NULL if absent or null. */
@@ -65,6 +70,9 @@ enum err_code hf_bool(const struct hf *h, const char *paths, bool fallback, bool
                       struct err *err) MUST_CHECK;
 enum err_code hf_str(const struct hf *h, const char *paths, const char *fallback, const char **out,
                      struct err *err) MUST_CHECK;
+/* Whether layer i of layer_types is of the kind given; fallback where there is no such list. */
+enum err_code hf_layer_is(const struct hf *h, int64_t i, const char *kind, bool fallback, bool *out,
+                          struct err *err) MUST_CHECK;
 /* attention.sliding_window, and attention.sliding_window_pattern (1 = the layer has the window) from layer_types, without it all
  * but every period-th (1: none). */
 enum err_code hf_windows(struct hf *h, int64_t period, struct err *err) MUST_CHECK;
@@ -77,6 +85,37 @@ enum err_code hf_set_int(struct hf *h, const char *name, int64_t v, struct err *
 enum err_code hf_set_float(struct hf *h, const char *name, double v, struct err *err) MUST_CHECK;
 enum err_code hf_set_bool(struct hf *h, const char *name, bool v, struct err *err) MUST_CHECK;
 enum err_code hf_set_str(struct hf *h, const char *name, const char *v, struct err *err) MUST_CHECK;
+enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
+                          struct err *err) MUST_CHECK;
+
+/* Numbers of name at the pattern's %d (at most two): false = it is another name. */
+bool hf_match(const char *pattern, const char *name, int64_t at[2], int *n);
+/* Give the model the tensor under the GGUF name that the pattern and its numbers say. */
+enum err_code hf_emit_as(struct hf *h, const struct weights_tensor *t, const char *gguf,
+                         const int64_t at[2], int n, enum hf_transform transform,
+                         struct err *err) MUST_CHECK;
+/* n numbers (indexes of a layout, say) that live as long as the weights. NULL: no memory; *err says it. */
+int32_t *hf_indexes(struct hf *h, int64_t n, struct err *err) MUST_CHECK;
+struct weights_layout *hf_layout(struct hf *h, const struct weights_layout *l,
+                                 struct err *err) MUST_CHECK;
+/* A small tensor decoded to f32 in another order. t is [all][width]; what the model gets has n rows of these, row i the row rows[i]
+ * (NULL: i), and is [n * width / cols][cols], or of one dimension (cols 0). */
+struct hf_rows {
+    const int32_t *rows;
+    int64_t all, width, n, cols;
+};
+enum err_code hf_emit_rows(struct hf *h, const struct weights_tensor *t, const char *name,
+                           const struct hf_rows *r, enum hf_transform transform,
+                           struct err *err) MUST_CHECK;
+
+/* q and k of maps with is_permuted; as hf_map.take. */
+enum err_code hf_take_permuted(struct hf *h, const struct weights_tensor *t, const char *name,
+                               bool *is_done, struct err *err) MUST_CHECK;
+/* Give the model the tensor under that name: as it is, or changed. */
+enum err_code hf_push(struct hf *h, const struct weights_tensor *t, const char *name,
+                      struct err *err) MUST_CHECK;
+enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *name,
+                      enum hf_transform transform, struct err *err) MUST_CHECK;
 
 /* Give the model a vector of our own making (copied) under a name of GGUF's. */
 enum err_code hf_emit_vector(struct hf *h, const char *name, const float *v, int64_t n,

@@ -129,17 +129,24 @@ static enum err_code model_pack(struct model *m, const struct weights *w,
     if (!m->be->ops->supports(m->be, t->type))
         return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s is not supported by backend %s",
                        t->name, dtype_info(t->type)->name, m->be->ops->name);
+    struct weights_tensor plain;
+    void *mem = NULL;
+    enum err_code code = weights_take(t, &plain, &mem, err);
     struct weight_source src = { .name = t->name,
-                                 .scales = t->scales,
-                                 .type = t->type,
-                                 .out = t->shape[1],
-                                 .in = t->shape[0],
-                                 .data = t->data,
-                                 .drop = model_drop,
+                                 .scales = plain.scales,
+                                 .type = plain.type,
+                                 .out = plain.shape[1],
+                                 .in = plain.shape[0],
+                                 .data = plain.data,
+                                 .drop = mem ? NULL : model_drop,
                                  .drop_ctx = (void *)(uintptr_t)w };
-    enum err_code code = m->be->ops->pack(m->be, &src, out, err);
+    if (!code)
+        code = m->be->ops->pack(m->be, &src, out, err);
     if (!code)
         m->weight_bytes += m->be->ops->shape(*out)->bytes;
+    if (mem)
+        weights_drop(w, t->data, t->bytes);
+    mem_free(MEM_CAT_WEIGHTS, mem);
     return code;
 }
 
@@ -148,6 +155,7 @@ static enum err_code model_decode(const struct weights_tensor *t, int64_t n, flo
                                   struct err *err)
 {
     float *host = mem_try(MEM_CAT_WEIGHTS, (size_t)n * sizeof(float));
+    BUG_ON(t->layout);
     if (!host)
         return err_set(err, ERR_NOMEM, "tensor %s: no memory for %lld numbers", t->name,
                        (long long)n);
@@ -289,9 +297,16 @@ static enum err_code model_part(const struct model_found *found, int64_t i,
     *out = *t;
     if (i < 0 && found->rows == t->shape[model_row_dim(t)])
         return ERR_OK;
+    if (t->layout)
+        first = (i < 0 ? 0 : i * t->layout->n_rows) + found->first;
     if (t->scales.scales && first % t->scales.rows != 0)
         return err_set(err, ERR_UNSUPPORTED, "tensor %s: scales of %lld rows do not fit its parts",
                        t->name, (long long)t->scales.rows);
+    if (t->layout) { /* nothing that is moved is a part of more */
+        BUG_ON(i < 0 || found->first != 0 || found->rows != t->shape[1]);
+        *out = weights_matrix(t, i);
+        return ERR_OK;
+    }
     out->shape[model_row_dim(t)] = found->rows;
     out->n_dims = t->n_dims == 1 ? 1 : 2;
     out->shape[2] = out->shape[3] = 1;
@@ -374,9 +389,14 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
         struct model_layer *l = &m->layers[i];
         if (rule->flags & (l->group == MODEL_GROUP_STATE ? TENSOR_FLAG_ATTN : TENSOR_FLAG_STATE))
             continue;
-        if (rule->flags & TENSOR_FLAG_KV && l->kv_from != i)
-            continue;
         snprintf(name, sizeof(name), "%.*s%lld%s", prefix, rule->name, (long long)i, rest);
+        if (rule->flags & TENSOR_FLAG_KV && l->kv_from != i) {
+            /* published files have them: trained for nothing */
+            const struct weights_tensor *unused = weights_find(ld->o->weights, name);
+            if (unused)
+                model_mark(ld, unused);
+            continue;
+        }
         ld->layer = l;
         enum err_code code = model_load_tensor(m, ld, rule, name, l, err);
         ld->layer = NULL;

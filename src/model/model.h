@@ -41,6 +41,10 @@ struct model_layer {
     const float *b_router;                          /* [E] */
     struct weight **w_gate_e, **w_up_e, **w_down_e; /* [E] of [X][D] [X][D] [D][X] */
     const float *b_gate_e, *b_up_e, *b_down_e;      /* [E][X] [E][X] [E][D] */
+    /* Gemma 4: experts beside the ffn, each with norms of its own; the router has one too, all of the residual stream */
+    const float *router_norm, *expert_norm;      /* [D] */
+    const float *ffn_out_norm, *expert_out_norm; /* [D] */
+    const float *expert_scale; /* host memory [E]: the weights are multiplied by it */
     struct weight *
         w_shared_gate; /* [1][D]: beside the experts w_gate, w_up, w_down work for every row, times sigmoid of this */
     int kv_from; /* the layer whose keys and values it reads; its own number where it has some */

@@ -58,7 +58,7 @@ const struct model_family *model_family_at(int i);              /* NULL past the
 extern const struct model_family family_llama, family_qwen2, family_gemma3, family_smollm3,
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
     family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35,
-    family_qwen35moe, family_qwen3next, family_gemma4;
+    family_qwen35moe, family_qwen3next, family_gemma4, family_qwen2moe;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -175,6 +175,8 @@ void block_ffn(const struct model *m, struct model_step *st,
                const struct model_layer *l); /* h = down(act(gate h) * up h), or block_moe */
 void block_ffn_of(const struct model *m, struct model_step *st, const struct model_layer *l,
                   struct tensor x); /* the same of x, which may be h */
+void block_ffn_dense(const struct model *m, struct model_step *st, const struct model_layer *l,
+                     struct tensor x); /* the same without experts, where there are some */
 /* h = the sum over the experts of each row, by the router's weights and in the order of their ids, of what they make of x. The rows
  * of an expert are computed together, each as if it were alone. h has another buffer afterwards, x keeps its own. */
 void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
@@ -182,6 +184,8 @@ void block_moe(const struct model *m, struct model_step *st, const struct model_
 /* ... and beside it w_down(act(w_gate x) * w_up x) * sigmoid(w_shared_gate x), which every row has. x is no longer what it was. */
 void block_moe_shared(const struct model *m, struct model_step *st, const struct model_layer *l,
                       struct tensor x);
+/* h = norm(ffn(h)) + norm(the experts of norm(x)), routed by norm(x) / sqrt(D): Gemma 4. */
+void block_moe_beside(const struct model *m, struct model_step *st, const struct model_layer *l);
 /* Errors: ERR_NOMEM. *out NULL where the model has no experts. */
 enum err_code block_moe_scratch(const struct model *m, int max_rows, struct model_moe **out,
                                 struct err *err);

@@ -188,22 +188,6 @@ static const char *rope_factors_name(const struct weights *w, const struct model
                                                   : "rope_factors_short.weight";
 }
 
-/* rope.kind is a key of directories alone (hf.c): pairs half a head apart where GGUF files have neighbours. */
-static enum err_code rope_read_kind(const struct weights *w, const struct model *m,
-                                    enum rope_kind *kind, struct err *err)
-{
-    char key[128];
-    const char *name;
-    if (!weights_meta(w, model_key(m, "rope.kind", key)))
-        return ERR_OK;
-    enum err_code code = weights_str(w, key, &name, err);
-    if (!code && strcmp(name, "neox") != 0)
-        code = err_set(err, ERR_UNSUPPORTED, "%s: '%.64s' is not neox", key, name);
-    if (!code)
-        *kind = ROPE_KIND_NEOX;
-    return code;
-}
-
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
                                const struct model_rope_spec *spec, struct err *err)
 {
@@ -211,7 +195,6 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
     int64_t n_dims;
     double base;
     float *factors = NULL;
-    enum rope_kind kind = spec->kind;
     struct rope_scaling scaling = { .factor = 1 };
     struct rope *r = &m->ropes[spec->rope_i];
     enum err_code code = weights_int_or(
@@ -223,8 +206,6 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
         code = weights_float_or(w, model_key(m, spec->base_key, key), spec->base, &base, err);
     if (!code && !(base > 1 && base < 1e12))
         code = err_set(err, ERR_INVALID, "%s: %g is not in (1, 1e12)", key, base);
-    if (!code)
-        code = rope_read_kind(w, m, &kind, err);
     if (!code && spec->is_scaled)
         code = rope_read_scaling(w, m, &scaling, err);
     if (!code && spec->is_scaled) {
@@ -233,7 +214,7 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
             code = rope_read_factors(w, name, (int)n_dims / 2, &factors, err);
     }
     if (!code) {
-        *r = (struct rope){ .kind = kind, .n_dims = (int)n_dims, .scale = 1 };
+        *r = (struct rope){ .kind = spec->kind, .n_dims = (int)n_dims, .scale = 1 };
         m->inv_freq[spec->rope_i] = mem_alloc(MEM_CAT_WEIGHTS, (size_t)n_dims / 2 * sizeof(float));
         scaling.is_exact = scaling.is_exact || spec->is_yarn_exact;
         rope_fill(r, m->inv_freq[spec->rope_i], base, factors, &scaling);

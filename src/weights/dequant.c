@@ -271,6 +271,7 @@ static void decode_f8_row(const struct weights_tensor *t, int64_t row, const uin
 enum err_code weights_decode_rows(const struct weights_tensor *t, int64_t row0, int64_t n,
                                   float *out, struct err *err)
 {
+    BUG_ON(t->layout);
     const int64_t in = t->shape[0];
     const size_t row_bytes = dtype_row_bytes(t->type, in);
     const uint8_t *data = t->data + (size_t)row0 * row_bytes;

@@ -17,6 +17,17 @@ struct weights;
 #define WEIGHTS_NAME_MAX     255       /* bytes of a tensor's name */
 #define WEIGHTS_META_NESTING 8         /* arrays in arrays */
 
+/* How the matrices of a directory's tensor stand in its file where that is not what shape says. weights_take puts them right. */
+struct weights_layout {
+    int64_t n_rows;      /* of a matrix in the file */
+    const int32_t *rows; /* [shape[1]] row r is the file's row rows[r]; NULL: r */
+    int64_t run;         /* columns move in runs of so many ... */
+    const int32_t *runs; /* [shape[0] / run] ... and run i is the file's run runs[i]; NULL: i */
+    bool is_turned;      /* the file has [shape[0]][n_rows]: F32, F16, BF16 */
+    /* MXFP4 in two tensors: data has the codes, 16 bytes a block with neighbours in a byte, scales the exponents (U8) */
+    bool is_apart;
+};
+
 struct weights_tensor {
     const char *name; /* 1..WEIGHTS_NAME_MAX bytes of UTF-8 without control characters; unique */
     enum dtype type;
@@ -27,8 +38,10 @@ struct weights_tensor {
         *data; /* inside its file, overlaps no other tensor; of GGUF 8-byte aligned, else any */
     size_t bytes;
     struct scales scales; /* of types with has_scales: inside the files too. Else zeroed */
-    int file_i;           /* which of the split files */
-    uint64_t offset;      /* of data in that file */
+    /* NULL: data is what shape and type say. Else data, bytes and scales are as in the file. Only after model_adapt */
+    const struct weights_layout *layout;
+    int file_i;      /* which of the split files */
+    uint64_t offset; /* of data in that file */
 };
 
 enum meta_type { /* numbers as in the GGUF document */
@@ -102,6 +115,13 @@ int32_t weights_n_tensors(const struct weights *w);
 const struct weights_tensor *weights_tensor_at(const struct weights *w, int32_t i);
 const struct weights_tensor *weights_find(const struct weights *w,
                                           const char *name); /* NULL if absent */
+/* Matrix i of a stack, [shape[1]][shape[0]]: a view. Need: 0 <= i < shape[2] * shape[3]. */
+struct weights_tensor weights_matrix(const struct weights_tensor *t, int64_t i);
+/* A matrix without its layout: *out has shape and type of t, and what it needs of memory of its own is *mem (NULL: nothing), which the
+ * caller frees (MEM_CAT_WEIGHTS) when done with *out. Need: t is one matrix.
+ * Errors: ERR_UNSUPPORTED - scales that go over rows or columns that part; ERR_NOMEM. */
+enum err_code weights_take(const struct weights_tensor *t, struct weights_tensor *out, void **mem,
+                           struct err *err) MUST_CHECK;
 /* The tensor's pages are not needed again (after packing). */
 void weights_drop(const struct weights *w, const uint8_t *data, size_t n);
 
@@ -141,7 +161,7 @@ enum err_code weights_dequantize(enum dtype type, const uint8_t *data, int64_t n
                                  struct err *err) MUST_CHECK;
 
 /* Rows [row0, row0 + n) of shape[0] elements each (higher dimensions run on as rows), scales applied: every product and sum rounded
- * to f32. Need: 0 <= row0, row0 + n within the tensor.
+ * to f32. Need: 0 <= row0, row0 + n within the tensor, which has no layout.
  * Errors: ERR_UNSUPPORTED - a type that nothing decodes. */
 enum err_code weights_decode_rows(const struct weights_tensor *t, int64_t row0, int64_t n,
                                   float *out, struct err *err) MUST_CHECK;

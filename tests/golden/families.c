@@ -12,21 +12,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FOLDER "tests/golden/families/"
 /* Ours and the reference's f32 sums run in another order; measured: 2e-7 to 2e-6. */
 #define TOLERANCE 1e-5
 #define ROWS_MAX  256
+/* ids of a model without a golden */
+#define IDS_WITHOUT 100
 
 struct family_lab {
-    const char *name, *from;
+    const char *name;
+    bool has_golden;
     struct json_doc doc;
     struct backend *be;
     struct weights *weights;
     struct model *model;
     struct runner *runner;
     double layers, logits; /* largest errors so far */
-    int n_taps;
+    int n_taps, n_equal, n_greedy;
+    int64_t n_layers;
+    struct buf bits; /* all logits */
 };
 
 static double number(const struct json *v)
@@ -62,7 +68,7 @@ static void tap(void *ctx, int layer_i, struct tensor x)
     }
 }
 
-static enum err_code lab_open(struct family_lab *lab, struct err *err)
+static enum err_code lab_read_golden(struct family_lab *lab, struct err *err)
 {
     char path[256];
     struct buf text;
@@ -72,11 +78,12 @@ static enum err_code lab_open(struct family_lab *lab, struct err *err)
     if (!code)
         code = json_parse(&lab->doc, text.data, text.len, (size_t)1 << 26, err);
     buf_release(&text);
-    snprintf(path, sizeof(path), FOLDER "%s.gguf", lab->name);
-    if (lab->from)
-        snprintf(path, sizeof(path), "%s/%s", lab->from, lab->name);
-    if (!code)
-        code = weights_open(path, &lab->weights, err);
+    return code;
+}
+
+static enum err_code lab_open(struct family_lab *lab, const char *path, struct err *err)
+{
+    enum err_code code = weights_open(path, &lab->weights, err);
     if (!code)
         code = model_adapt(lab->weights, err);
     if (!code)
@@ -86,7 +93,8 @@ static enum err_code lab_open(struct family_lab *lab, struct err *err)
                           &lab->model, err);
     if (code)
         return code;
-    lab->model->tap = (struct model_tap){ tap, lab };
+    if (lab->has_golden)
+        lab->model->tap = (struct model_tap){ tap, lab };
     return runner_new(&(struct runner_options){ .model = lab->model,
                                                 .n_ctx = ROWS_MAX,
                                                 .kv_bytes = (int64_t)64 << 20,
@@ -105,7 +113,10 @@ static void lab_close(struct family_lab *lab)
         weights_close(lab->weights);
     if (lab->be)
         lab->be->ops->close(lab->be);
-    json_doc_release(&lab->doc);
+    lab->runner = NULL;
+    lab->model = NULL;
+    lab->weights = NULL;
+    lab->be = NULL;
 }
 
 static int read_ids(const struct json *array, int32_t *ids, int n)
@@ -115,14 +126,40 @@ static int read_ids(const struct json *array, int32_t *ids, int n)
     return n;
 }
 
+/* The prompt and the answer of the golden; without one any ids do. */
+static int lab_ids(const struct family_lab *lab, int32_t ids[ROWS_MAX], int *n_prompt)
+{
+    const struct json *root = &lab->doc.root;
+    *n_prompt = IDS_WITHOUT;
+    for (int i = 0; i < IDS_WITHOUT && !lab->has_golden; i++)
+        ids[i] = (i * 7919 + i * i * 31) % (int32_t)lab->model->n_vocab;
+    if (!lab->has_golden)
+        return IDS_WITHOUT;
+    *n_prompt = read_ids(json_get(root, "prompt"), ids, 0);
+    return read_ids(json_get(root, "greedy"), ids, *n_prompt);
+}
+
+static void lab_compare(struct family_lab *lab, const float *logits, const int32_t *ids,
+                        int n_prompt, int n)
+{
+    const struct json *root = &lab->doc.root, *rows = json_get(root, "rows");
+    int64_t n_vocab = lab->model->n_vocab;
+    for (size_t i = 0; i < rows->n; i++) {
+        const float *at = logits + (int64_t)number(&rows->items[i]) * n_vocab;
+        lab->logits =
+            fmax(lab->logits, row_error(&json_get(root, "logits")->items[i], at, n_vocab));
+    }
+    lab->n_greedy = n - n_prompt;
+    lab->n_equal = 0;
+    for (int i = n_prompt; i < n; i++)
+        lab->n_equal += sample_argmax(logits + (i - 1) * n_vocab, (int32_t)n_vocab) == ids[i];
+}
+
 /* Prompt and answer in one step, all logits: what each row's layers and logits are, and how many answers are ours too. */
-static enum err_code lab_run(struct family_lab *lab, int *n_equal, int *n_greedy, struct err *err)
+static enum err_code lab_run(struct family_lab *lab, struct err *err)
 {
     int32_t ids[ROWS_MAX];
-    const struct json *root = &lab->doc.root, *rows = json_get(root, "rows");
-    int n_prompt = read_ids(json_get(root, "prompt"), ids, 0);
-    int n = read_ids(json_get(root, "greedy"), ids, n_prompt);
-    int64_t n_vocab = lab->model->n_vocab;
+    int n_prompt, n = lab_ids(lab, ids, &n_prompt);
     struct runner_item item = { .ids = ids, .n = n, .n_out = n };
     enum err_code code = runner_open(lab->runner, &item.seq, err);
     if (!code)
@@ -131,56 +168,103 @@ static enum err_code lab_run(struct family_lab *lab, int *n_equal, int *n_greedy
         code = runner_step(lab->runner, &item, 1, err);
     if (code)
         return code;
-    for (size_t i = 0; i < rows->n; i++) {
-        const float *at = item.logits + (int64_t)number(&rows->items[i]) * n_vocab;
-        lab->logits =
-            fmax(lab->logits, row_error(&json_get(root, "logits")->items[i], at, n_vocab));
-    }
-    *n_equal = 0;
-    *n_greedy = n - n_prompt;
-    for (int i = n_prompt; i < n; i++)
-        *n_equal += sample_argmax(item.logits + (i - 1) * n_vocab, (int32_t)n_vocab) == ids[i];
+    lab->n_taps = lab->has_golden ? lab->n_taps : 0;
+    if (lab->has_golden)
+        lab_compare(lab, item.logits, ids, n_prompt, n);
+    buf_reset(&lab->bits);
+    buf_add(&lab->bits, (const char *)item.logits,
+            (size_t)n * (size_t)lab->model->n_vocab * sizeof(float));
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
-static bool check_family(const char *from, const char *name)
+static bool lab_is_good(const struct family_lab *lab)
 {
-    struct family_lab lab = { .name = name, .from = from };
-    struct err err;
-    int n_equal = 0, n_greedy = 0;
-    enum err_code code = lab_open(&lab, &err);
+    size_t n_layers = lab->has_golden ? json_get(&lab->doc.root, "layers")->n : 0;
+    return !lab->has_golden ||
+           ((size_t)lab->n_taps == n_layers && n_layers == (size_t)lab->n_layers &&
+            lab->layers <= TOLERANCE && lab->logits <= TOLERANCE && lab->n_equal == lab->n_greedy);
+}
+
+/* One form of the model: its file or its directory. */
+static enum err_code lab_form(struct family_lab *lab, const char *path, struct err *err)
+{
+    lab->layers = lab->logits = 0;
+    lab->n_taps = lab->n_equal = lab->n_greedy = 0;
+    enum err_code code = lab_open(lab, path, err);
     if (!code)
-        code = lab_run(&lab, &n_equal, &n_greedy, &err);
-    bool is_good = false;
+        code = lab_run(lab, err);
+    lab->n_layers = lab->model ? lab->model->n_layers : 0;
+    lab_close(lab);
+    return code;
+}
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static bool check_family(const char *name)
+{
+    char path[256];
+    struct family_lab lab = { .name = name }, dir = { .name = name };
+    struct err err;
+    enum err_code code = ERR_OK;
+    snprintf(path, sizeof(path), FOLDER "%s.json", name);
+    lab.has_golden = exists(path);
+    buf_init(&lab.bits, MEM_CAT_BASE, (size_t)1 << 24);
+    buf_init(&dir.bits, MEM_CAT_BASE, (size_t)1 << 24);
+    if (lab.has_golden)
+        code = lab_read_golden(&lab, &err);
+    dir.has_golden = lab.has_golden;
+    dir.doc = lab.doc;
+    snprintf(path, sizeof(path), FOLDER "%s.gguf", name);
+    if (!code)
+        code = lab_form(&lab, path, &err);
+    snprintf(path, sizeof(path), FOLDER "hf/%s", name);
+    bool has_dir = exists(path);
+    if (!code && has_dir && (code = lab_form(&dir, path, &err)))
+        err_prefix(&err, code, "directory");
+    bool is_good = false, is_same = has_dir && lab.bits.len == dir.bits.len &&
+                                    memcmp(lab.bits.data, dir.bits.data, lab.bits.len) == 0;
     if (code) {
         printf("FAIL: family %s: %s\n", name, err.text);
     } else {
-        size_t n_layers = json_get(&lab.doc.root, "layers")->n;
-        is_good = (size_t)lab.n_taps == n_layers && n_layers == (size_t)lab.model->n_layers &&
-                  lab.layers <= TOLERANCE && lab.logits <= TOLERANCE && n_equal == n_greedy;
-        printf("%sfamily %s: layers %.1e, logits %.1e, greedy %d of %d\n",
-               is_good ? "" : "FAIL: ", name, lab.layers, lab.logits, n_equal, n_greedy);
+        is_good = lab_is_good(&lab) && (!has_dir || is_same);
+        printf("%sfamily %s: ", is_good ? "" : "FAIL: ", name);
+        if (lab.has_golden)
+            printf("layers %.1e, logits %.1e, greedy %d of %d, ", lab.layers, lab.logits,
+                   lab.n_equal, lab.n_greedy);
+        printf("directory %s\n", !has_dir ? "none" : is_same ? "the same bits" : "other bits");
+        if (has_dir && !is_same && lab.has_golden)
+            printf("  the directory: layers %.1e, logits %.1e, greedy %d of %d\n", dir.layers,
+                   dir.logits, dir.n_equal, dir.n_greedy);
     }
-    lab_close(&lab);
+    json_doc_release(&lab.doc);
+    buf_release(&lab.bits);
+    buf_release(&dir.bits);
     return is_good;
 }
 
-void families_run(const char *from, char *const *names, int n, int *n_passed, int *n_failed)
+void families_run(char *const *names, int n, int *n_passed, int *n_failed)
 {
     glob_t found = { 0 };
-    if (glob(FOLDER "*.json", 0, NULL, &found)) {
-        printf("FAIL: no goldens in " FOLDER "\n");
+    char path[256];
+    if (glob(FOLDER "*.gguf", 0, NULL, &found)) {
+        printf("FAIL: no models in " FOLDER "\n");
         (*n_failed)++;
     }
     for (size_t i = 0; i < found.gl_pathc; i++) {
         char *name = found.gl_pathv[i] + strlen(FOLDER);
-        name[strlen(name) - strlen(".json")] = '\0';
-        bool is_named = n == 0;
+        name[strlen(name) - strlen(".gguf")] = '\0';
+        bool is_named = n == 0, has_golden;
         for (int k = 0; k < n; k++)
             is_named = is_named || strcmp(names[k], name) == 0;
-        if (!is_named)
+        snprintf(path, sizeof(path), FOLDER "%s.json", name);
+        has_golden = exists(path);
+        snprintf(path, sizeof(path), FOLDER "hf/%s", name);
+        if (!is_named || (!has_golden && !exists(path)))
             continue;
-        bool is_good = check_family(from, name);
+        bool is_good = check_family(name);
         *n_passed += is_good;
         *n_failed += !is_good;
     }

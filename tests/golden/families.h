@@ -5,12 +5,14 @@
 
 #include <stdbool.h>
 
-/* Run the goldens of families/ whose names are among names [n] (all if n = 0), in the order of their names, each printing a line:
+/* Run the models of families/ whose names are among names [n] (all if n = 0), in the order of their names, each printing a line:
  *
- *     family NAME: layers ERROR, logits ERROR, greedy EQUAL of ALL
+ *     family NAME: layers ERROR, logits ERROR, greedy EQUAL of ALL, directory FORM
  *
- * An error is the largest difference divided by the largest magnitude of the reference's numbers there.
- * from: a folder whose NAME/ are Hugging Face directories to load instead of families/NAME.gguf; NULL = none. */
-void families_run(const char *from, char *const *names, int n, int *n_passed, int *n_failed);
+ * An error is the largest difference divided by the largest magnitude of the reference's numbers there. FORM: "the same bits" where
+ * families/hf/NAME gives the logits of families/NAME.gguf, as it must; "none" where there is no such directory. A model without a
+ * golden has the last part alone.
+ */
+void families_run(char *const *names, int n, int *n_passed, int *n_failed);
 
 #endif

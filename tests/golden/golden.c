@@ -1,6 +1,6 @@
 /* golden.c - continuations that llama.cpp made, against ours on the same files.
  *
- *   golden [--quick] [--families [--from DIR]] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json
+ *   golden [--quick] [--families] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json
  *
  * Teacher-forced: the reference's ids are fed and at each of its positions our best token must be its choice, unless its own two
  * best were nearer than NEAR. That holds without exception for the tiny f16 models (goldens of their F32 copies), where nothing
@@ -206,11 +206,8 @@ int main(int argc, char **argv)
     int first = 1 + is_quick;
     bool has_families = argc > first && strcmp(argv[first], "--families") == 0;
     first += has_families;
-    const char *from =
-        argc > first + 1 && strcmp(argv[first], "--from") == 0 ? argv[first + 1] : NULL;
-    first += from ? 2 : 0;
     log_set_level(LOG_LEVEL_WARN);
-    families_run(from, argv + first, argc - first, &n_passed, &n_failed);
+    families_run(argv + first, argc - first, &n_passed, &n_failed);
     for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
         char path[4096];
         bool is_named = argc == first;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Write NAME.gguf and NAME.json here: a tiny model of each family with random weights, and what `transformers` computes with it.
+"""Write NAME.gguf, hf/NAME/ and NAME.json here: a tiny model of each family with random weights, as a file and as a directory, and
+what `transformers` computes with it.
 
     python tests/golden/families/make_families.py --converter DIR [NAME...]
 
 Needs torch (CPU), transformers 5 and gguf; DIR is a source tree of llama.cpp, whose convert_hf_to_gguf.py writes the files, so
 that names, keys and permutations are those of the files people download. Each module family_*.py beside this one lists CASES.
 
-Weights are random numbers that f16 holds exactly: the file stores matrices in f16, and the reference computes with the same
-numbers in f32. NAME.json holds a prompt, what three of its rows are after each layer, those rows' logits, and the greedy ids that
+Weights are random numbers that f16 holds exactly: the file stores matrices in f16, the directory all it has, and the reference computes
+with the same numbers in f32. NAME.json holds a prompt, what three of its rows are after each layer, those rows' logits, and the greedy ids that
 follow, each with the gap between the two best logits. Goldens are made once and stored; tests need none of this."""
 
 import argparse
@@ -39,8 +40,20 @@ def randomise(model, case):
             x = 0.3 * x
         if case.alter:
             x = case.alter(name, x)
-        p.data = x.to(torch.float16).to(torch.float32)
+        x = x.to(torch.float16).to(torch.float32)
+        if name.endswith("A_log"):
+            x = exact_exp(x)
+        p.data = x
     model.tie_weights()
+
+
+def exact_exp(x):
+    """The nearest f16 numbers whose exponential torch rounds right: the file holds what the converter computed, the directory what it
+    computed it from."""
+    for i in range(x.numel()):
+        while torch.exp(x[i]) != torch.exp(x[i].double()).float():
+            x[i] = torch.nextafter(x[i].half(), torch.tensor(9, dtype=torch.float16)).float()
+    return x
 
 
 def prompt_of(case):
@@ -91,6 +104,22 @@ def write_vocab(self):
     w.add_add_bos_token(False)
 
 
+def store(folder, to):
+    """The directory as tests open it."""
+    from safetensors.torch import load_file, save_file
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    for path in [folder / "config.json", *folder.glob("*/*.json"), folder / "modules.json"]:
+        if path.exists():
+            target = to / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            text = path.read_text().replace('"float32"', '"float16"')
+            target.write_text(json.dumps(json.loads(text), indent=1) + "\n")
+    for path in [folder / "model.safetensors", *folder.glob("*/model.safetensors")]:
+        tensors = {k: v.half() if v.is_floating_point() else v for k, v in load_file(path).items()}
+        save_file(tensors, to / path.relative_to(folder), {"format": "pt"})
+
+
 def convert(folder, arch, out, is_quantised):
     import gguf
     from conversion import get_model_class
@@ -102,7 +131,7 @@ def convert(folder, arch, out, is_quantised):
         cls(folder, kind, out, model_name=f"tiny {out.stem}").write()
 
 
-def make(case, keep):
+def make(case):
     from make_tiny import V
     from transformers import AutoModelForCausalLM
     torch.manual_seed(case.seed)
@@ -120,10 +149,10 @@ def make(case, keep):
         (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": dict.fromkeys(range(V))}, "added_tokens": []}))
         out = HERE / f"{case.name}.gguf"
         arch = case.publish(folder) if case.publish else arch
-        if keep:
-            shutil.copytree(folder, keep / case.name, dirs_exist_ok=True)
+        if not case.is_quantised:
+            store(folder, HERE / "hf" / case.name)
         convert(folder, arch, out, case.is_quantised)
-    if case.is_quantised:
+    if case.is_quantised or not case.has_golden:
         print(f"{case.name}: {out.stat().st_size} bytes")
         return
     golden = run(model, case)
@@ -135,14 +164,13 @@ def make(case, keep):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--converter", type=pathlib.Path, required=True)
-    parser.add_argument("--keep", type=pathlib.Path, help="folder for the checkpoints (golden --families --from FOLDER)")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     sys.path[:0] = [str(args.converter), str(args.converter / "gguf-py"), str(HERE), str(HERE.parent)]
     cases = [c for f in sorted(HERE.glob("family_*.py")) for c in importlib.import_module(f.stem).CASES]
     for case in cases:
         if not args.names or case.name in args.names:
-            make(case, args.keep)
+            make(case)
 
 
 if __name__ == "__main__":
