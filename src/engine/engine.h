@@ -117,7 +117,8 @@ enum engine_miss_reason {
 struct engine_miss {
     enum engine_miss_reason reason;
     int32_t n_found;    /* ids of the prompt that the nearest kept history begins with */
-    int32_t n_reused;   /* ... and of these the ones that need not be computed */
+    int32_t n_reused;   /* ... and of these the ones that need not be computed; */
+    int32_t n_disk;     /* of which so many came from disk */
     int32_t n_given_up; /* GIVEN_UP: ids behind them that were kept once */
     int32_t n_kept;     /* how the nearest kept history goes on: kept[0, n_kept) */
     int32_t kept[ENGINE_MISS_IDS];

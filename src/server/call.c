@@ -177,7 +177,24 @@ static void call_describe(struct call *call)
         .n_dims = p->embeddings.n_dims,
         .is_base64 = p->embeddings.is_base64,
         .ranking = &p->ranking,
+        .diagnosis = p->diagnosis,
+        .compared = p->compares ? &call->compared : NULL,
+        .has_earlier = p->compare_with[0] != '\0',
     };
+}
+
+/* Compare the request with the one that it names, and remember it for those that will name it. */
+static void call_print(struct call *call)
+{
+    struct server *s = call->server;
+    struct prepared *p = call->prepared;
+    if (p->compare_with[0])
+        call->compared = prints_compare(&s->prints, p->compare_with, call->account, p->print);
+    if (!p->print)
+        return;
+    p->print->n_tokens = p->prompt_tokens;
+    prints_put(&s->prints, call->answer_id, call->account, p->print);
+    p->print = NULL;
 }
 
 /* A place for a leg: there is one (LIMIT_LIVE). Ids go up by one, so that an old id never names a new leg. */
@@ -333,6 +350,7 @@ void call_prepared(struct server *s, struct worker_job *job)
         call_fail(call, &p->error);
     } else if (call->conn && p->n_choices > 0) {
         call_describe(call);
+        call_print(call);
         if (p->response)
             call_response_open(call);
         if (call_submit(call, &e))

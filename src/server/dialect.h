@@ -11,6 +11,8 @@
 
 struct response;
 struct prepared_ranking;
+struct diagnosis;
+struct print_result;
 
 struct dialect_head { /* the same in all parts of a reply */
     const char *id, *model, *fingerprint;
@@ -26,6 +28,9 @@ struct dialect_head { /* the same in all parts of a reply */
     bool is_base64;
     const struct prepared_ranking *ranking; /* of rerank and score */
     struct response *response;              /* Responses: where the answer is kept; else NULL */
+    const struct diagnosis *diagnosis;      /* of the first prompt; NULL: not asked for */
+    const struct print_result *compared;    /* with an earlier request; NULL: not asked for */
+    bool has_earlier;                       /* ... false: there is none yet */
 };
 
 struct dialect_usage {
@@ -105,6 +110,8 @@ extern const struct dialect dialect_responses;
 
 /* --- dialect_logprobs.c: a member "logprobs" or "prompt_logprobs" of a choice --- */
 struct json_writer;
+/* A member "cache_diagnostics" of the usage, where it is asked for. dialect_openai.c */
+void dialect_diagnosis(struct json_writer *w, const struct dialect_head *h);
 /* A member "timings", as llama.cpp's clients read them. dialect_openai.c */
 void dialect_timings(struct json_writer *w, const struct dialect_usage *u);
 void dialect_chat_logprobs(struct json_writer *w, const struct dialect_head *h,

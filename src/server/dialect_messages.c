@@ -4,6 +4,7 @@
  * there is nothing to tell. Blocks are numbered through; a call is a block of its own. */
 #include "server/dialect.h"
 #include "server/limits.h"
+#include "server/prints.h"
 #include "json/json.h"
 
 #include <stdio.h>
@@ -35,8 +36,9 @@ static void messages_write_stop(struct json_writer *w, const struct dialect_choi
         json_null(w);
 }
 
-static void messages_write_usage(struct json_writer *w, int64_t prompt, int64_t cached,
-                                 int64_t output)
+/* h: its diagnosis is told; NULL: not yet. */
+static void messages_write_usage(struct json_writer *w, const struct dialect_head *h,
+                                 int64_t prompt, int64_t cached, int64_t output)
 {
     json_field_object(w, "usage");
     json_key(w, "input_tokens"); /* what the cache had is not among them */
@@ -45,6 +47,38 @@ static void messages_write_usage(struct json_writer *w, int64_t prompt, int64_t 
     json_field_int(w, "cache_read_input_tokens", cached);
     json_field_int(w, "output_tokens", output);
     json_field_str(w, "service_tier", "standard");
+    if (h)
+        dialect_diagnosis(w, h);
+    json_end_object(w);
+}
+
+/* In what the request differs from the one that it names. null: in nothing, or there is none yet. */
+static void messages_write_diagnostics(struct json_writer *w, const struct dialect_head *h)
+{
+    static const char *const names[] = {
+        [PRINT_NOT_FOUND] = "previous_message_not_found",
+        [PRINT_SAME] = NULL,
+        [PRINT_TOOLS] = "tools_changed",
+        [PRINT_SYSTEM] = "system_changed",
+        [PRINT_EFFORT] = "unavailable",
+        [PRINT_OPTIONS] = "unavailable",
+        [PRINT_MESSAGES] = "messages_changed",
+    };
+    if (!h->compared)
+        return;
+    enum print_change change = h->compared->change;
+    bool has_count = change == PRINT_TOOLS || change == PRINT_SYSTEM || change == PRINT_MESSAGES;
+    json_key(w, "diagnostics");
+    if (!h->has_earlier || change == PRINT_SAME) {
+        json_null(w);
+        return;
+    }
+    json_begin_object(w);
+    json_field_object(w, "cache_miss_reason");
+    json_field_str(w, "type", names[change]);
+    if (has_count)
+        json_field_int(w, "cache_missed_input_tokens", h->compared->missed_tokens);
+    json_end_object(w);
     json_end_object(w);
 }
 
@@ -155,7 +189,8 @@ static void messages_begin(struct buf *out, const struct dialect_head *h, struct
     json_begin_array(&w);
     json_end_array(&w);
     messages_write_stop(&w, NULL);
-    messages_write_usage(&w, h->prompt_tokens, 0, 0);
+    messages_write_usage(&w, NULL, h->prompt_tokens, 0, 0);
+    messages_write_diagnostics(&w, h);
     json_end_object(&w);
     messages_event_end(out, &w);
 }
@@ -235,7 +270,7 @@ static void messages_close(struct buf *out, const struct dialect_head *h, struct
     json_field_object(&w, "delta");
     messages_write_stop(&w, c);
     json_end_object(&w);
-    messages_write_usage(&w, u->prompt_tokens, u->cached_tokens, u->completion_tokens);
+    messages_write_usage(&w, h, u->prompt_tokens, u->cached_tokens, u->completion_tokens);
     messages_event_end(out, &w);
     messages_event(out, &w, "message_stop");
     messages_event_end(out, &w);
@@ -272,7 +307,8 @@ static void messages_whole(struct buf *out, const struct dialect_head *h,
             messages_write_block(&w, h, n_blocks++, &c->parts[i], false);
     json_end_array(&w);
     messages_write_stop(&w, c);
-    messages_write_usage(&w, u->prompt_tokens, u->cached_tokens, u->completion_tokens);
+    messages_write_usage(&w, h, u->prompt_tokens, u->cached_tokens, u->completion_tokens);
+    messages_write_diagnostics(&w, h);
     json_end_object(&w);
 }
 

@@ -1,4 +1,5 @@
 /* dialect_openai.c - chat.completion, chat.completion.chunk and text_completion objects. */
+#include "server/diagnosis.h"
 #include "server/dialect.h"
 #include "server/limits.h"
 #include "json/json.h"
@@ -36,7 +37,8 @@ static void openai_rate(struct json_writer *w, const char *name, int64_t n, int6
 }
 
 /* usage as OpenAI has it; timings as llama.cpp's clients read them. */
-static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
+static void openai_usage(struct json_writer *w, const struct dialect_head *h,
+                         const struct dialect_usage *u)
 {
     json_field_object(w, "usage");
     json_field_int(w, "prompt_tokens", u->prompt_tokens);
@@ -48,8 +50,17 @@ static void openai_usage(struct json_writer *w, const struct dialect_usage *u)
     json_field_object(w, "completion_tokens_details");
     json_field_int(w, "reasoning_tokens", u->reasoning_tokens);
     json_end_object(w);
+    dialect_diagnosis(w, h);
     json_end_object(w);
     dialect_timings(w, u);
+}
+
+void dialect_diagnosis(struct json_writer *w, const struct dialect_head *h)
+{
+    if (!h->diagnosis)
+        return;
+    json_key(w, "cache_diagnostics");
+    diagnosis_write(w, h->diagnosis, h->tokenizer);
 }
 
 void dialect_timings(struct json_writer *w, const struct dialect_usage *u)
@@ -95,7 +106,7 @@ static void openai_close(struct buf *out, const struct dialect_head *h,
         openai_head(&w, h, object);
         json_field_array(&w, "choices");
         json_end_array(&w);
-        openai_usage(&w, u);
+        openai_usage(&w, h, u);
         json_end_object(&w);
         buf_add_str(out, "\n\n");
     }
@@ -290,7 +301,7 @@ static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
         json_end_object(&w);
     }
     json_end_array(&w);
-    openai_usage(&w, u);
+    openai_usage(&w, h, u);
     json_end_object(&w);
 }
 
@@ -369,7 +380,7 @@ static void openai_text_whole(struct buf *out, const struct dialect_head *h,
     for (int32_t i = 0; i < n; i++) /* all of it is one part of content */
         openai_text_choice(&w, h, &c[i], c[i].n_parts > 0 ? c[i].parts : &nothing);
     json_end_array(&w);
-    openai_usage(&w, u);
+    openai_usage(&w, h, u);
     json_end_object(&w);
 }
 

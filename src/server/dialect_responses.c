@@ -1,6 +1,8 @@
 /* dialect_responses.c - an answer on its way into the log of a response (response.h), which tells streams and replies. */
 #include "base/clock.h"
+#include "server/diagnosis.h"
 #include "server/dialect.h"
+#include "server/prints.h"
 #include "server/response.h"
 #include "json/json.h"
 
@@ -34,6 +36,48 @@ static void responses_end(struct buf *out, const struct dialect_head *h, struct 
     o->status = c->finish == FINISH_LENGTH ? RESPONSE_STATUS_INCOMPLETE : RESPONSE_STATUS_COMPLETED;
 }
 
+/* In what the request differs from the one that it names. */
+static void responses_compared(struct json_writer *w, const struct dialect_head *h,
+                               const struct dialect_usage *u)
+{
+    static const char *const names[] = { [PRINT_TOOLS] = "tools_changed",
+                                         [PRINT_SYSTEM] = "input_changed",
+                                         [PRINT_EFFORT] = "reasoning_effort_changed",
+                                         [PRINT_MESSAGES] = "input_changed" };
+    const struct print_result *c = h->compared;
+    const char *reason = c->change < ARRAY_LEN(names) ? names[c->change] : NULL;
+    int64_t most = c->before_tokens < u->prompt_tokens ? c->before_tokens : u->prompt_tokens;
+    json_begin_object(w);
+    if (c->change == PRINT_NOT_FOUND) {
+        json_field_str(w, "type", "comparison_response_not_found");
+    } else if (reason) {
+        json_field_str(w, "type", "cache_miss");
+        json_field_str(w, "reason", reason);
+        json_field_int(w, "cache_missed_tokens", c->missed_tokens);
+        json_field_int(w, "comparison_reusable_tokens", c->before_tokens);
+    } else { /* the same so far: most of it was there, or it was lost otherwise */
+        json_field_str(w, "type", 2 * u->cached_tokens >= most ? "cache_hit" : "unavailable");
+    }
+    json_end_object(w);
+}
+
+static void responses_log_cache(const struct dialect_head *h, const struct dialect_usage *u)
+{
+    struct json_writer w;
+    struct buf diagnosis, compared;
+    buf_init(&diagnosis, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
+    buf_init(&compared, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
+    json_writer_init(&w, &diagnosis);
+    if (h->diagnosis)
+        diagnosis_write(&w, h->diagnosis, h->tokenizer);
+    json_writer_init(&w, &compared);
+    if (h->compared && h->has_earlier)
+        responses_compared(&w, h, u);
+    response_add_cache(h->response, &diagnosis, &compared);
+    buf_release(&diagnosis);
+    buf_release(&compared);
+}
+
 static void responses_close(struct buf *out, const struct dialect_head *h, struct dialect_state *st,
                             const struct dialect_choice *c, int32_t n,
                             const struct dialect_usage *u)
@@ -46,6 +90,7 @@ static void responses_close(struct buf *out, const struct dialect_head *h, struc
     o->cached_tokens = u->cached_tokens;
     o->output_tokens = u->completion_tokens;
     o->reasoning_tokens = u->reasoning_tokens;
+    responses_log_cache(h, u);
 }
 
 static void responses_error(struct buf *out, const struct dialect_head *h, struct dialect_state *st,

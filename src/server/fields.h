@@ -38,6 +38,7 @@ struct fields {
     bool stream, echo, ignore_eos, background;
     bool store; /* true unless given */
     bool add_generation_prompt, parallel_tool_calls;
+    bool cache_diagnostics;
     int64_t thinking_budget;
 };
 

@@ -7,7 +7,8 @@
 
 void items_init(struct items *x)
 {
-    struct buf *const bufs[] = { &x->system, &x->messages, &x->reasoning, &x->text, &x->calls };
+    struct buf *const bufs[] = { &x->system, &x->messages, &x->reasoning,
+                                 &x->text,   &x->calls,    &x->origins };
     *x = (struct items){ 0 };
     for (size_t i = 0; i < ARRAY_LEN(bufs); i++)
         buf_init(bufs[i], MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
@@ -20,6 +21,7 @@ void items_release(struct items *x)
     buf_release(&x->reasoning);
     buf_release(&x->text);
     buf_release(&x->calls);
+    buf_release(&x->origins);
 }
 
 /* --- texts --- */
@@ -92,10 +94,12 @@ static bool items_read_text(const struct json *v, const char *where, bool is_out
 
 /* --- messages --- */
 
-static void items_begin_message(struct items *x, struct json_writer *w, const char *role)
+static void items_begin_message(struct items *x, struct json_writer *w, const char *role,
+                                int32_t origin)
 {
     if (x->messages.len > 0)
         buf_add_char(&x->messages, ',');
+    buf_add(&x->origins, &origin, sizeof(origin));
     json_writer_init(w, &x->messages);
     json_begin_object(w);
     json_field_str(w, "role", role);
@@ -106,7 +110,7 @@ static void items_flush(struct items *x)
 {
     struct json_writer w;
     if (x->is_open && (x->has_text || x->has_calls || x->reasoning.len > 0)) {
-        items_begin_message(x, &w, "assistant");
+        items_begin_message(x, &w, "assistant", x->opened_at);
         json_key(&w, "content");
         if (x->has_text || !x->has_calls)
             json_strn(&w, x->text.data, x->text.len);
@@ -133,7 +137,7 @@ static void items_add_message(struct items *x, const char *role, const struct bu
 {
     struct json_writer w;
     items_flush(x);
-    items_begin_message(x, &w, role);
+    items_begin_message(x, &w, role, x->origin);
     if (call_id) {
         json_field_strn(&w, "tool_call_id", call_id->text, call_id->len);
     }
@@ -321,6 +325,8 @@ bool items_add(struct items *x, const struct json *v, const char *where, struct 
         for (size_t i = 0; i < v->n && is_fine; i++) {
             char name[48];
             snprintf(name, sizeof(name), "%.24s[%zu]", where, i);
+            x->origin = x->origin < 0 ? x->origin : (int32_t)i;
+            x->opened_at = x->is_open ? x->opened_at : x->origin;
             buf_reset(&text);
             is_fine = items_add_one(x, &v->items[i], name, false, &text, e);
         }

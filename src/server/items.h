@@ -11,6 +11,9 @@
 struct items {
     struct buf system;   /* text of the system message */
     struct buf messages; /* JSON: the others, comma-separated */
+    struct buf origins;  /* int32_t: of each of those, as in diagnosis.h */
+    int32_t origin;      /* of what is added now: set before items_add; 0 = each item's own index */
+    int32_t opened_at;   /* of the assistant's message that is being gathered */
     int32_t n_users;     /* user messages met so far */
     int32_t
         n_skip; /* turns to leave out: everything but system texts before the (n_skip + 1)-th user message */

@@ -8,6 +8,7 @@
     "item_id: string, output_index: int(0), content_index?: int(0), summary_index?: int(0)"
 #define MESSAGE_HEAD \
     "id: string, type: 'message', role: 'assistant', model: string, content: AnswerBlock[]"
+#define CACHE_PLACE "token: int(0), path: string, role?: string, tool?: string, in_template: bool"
 #define INFILL_HEAD "index: int(0), content: string, stop: bool"
 
 #define PIECES "with_pieces?: bool | null, return_token_strs?: bool | null"
@@ -19,8 +20,12 @@ static const struct openapi_type openapi_types[] = {
     { "Token", "int(0)", "an id of the model's vocabulary" },
     { "Timings", "{prompt_n: int(0), prompt_ms: number(0), prompt_per_second: number(0), predicted_n: int(0), predicted_ms: number(0), predicted_per_second: number(0)}",
       "as llama.cpp's clients read them" },
-    { "Usage", "{prompt_tokens: int(0), completion_tokens: int(0), total_tokens: int(0), prompt_tokens_details: {cached_tokens: int(0)}, completion_tokens_details: {reasoning_tokens: int(0)}}",
+    { "Usage", "{prompt_tokens: int(0), completion_tokens: int(0), total_tokens: int(0), prompt_tokens_details: {cached_tokens: int(0)}, completion_tokens_details: {reasoning_tokens: int(0)}, cache_diagnostics?: CacheDiagnostics}",
       "the end token is not counted" },
+    { "CacheDiagnostics", "{reason: 'unknown' | 'whole' | 'ends' | 'differs' | 'empty' | 'evicted' | 'state' | 'no_room' | 'scored' | 'off', prompt_tokens: int(0), reused_tokens: int(0), disk_tokens: int(0), nearest_tokens: int(0), evicted_tokens: int(0),"
+      " goes_on_at: CachePlace | null, first_difference: {" CACHE_PLACE ", before: string, here: string, kept: string | null} | null, token_ids: {used: int(0), ignored: int(0)}, hoisted_lines: int(0)}",
+      "where asked for: what the first prompt found of earlier ones, and why it was no more" },
+    { "CachePlace", "{" CACHE_PLACE "}", "a token of the prompt, and the part of the request that it lies in" },
     { "ReasoningEffort", "'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh'", NULL },
 
     /* --- chat, requests --- */
@@ -83,9 +88,10 @@ static const struct openapi_type openapi_types[] = {
       " previous_response_id: string | null, max_output_tokens: int | null, max_tool_calls: any, temperature: number, top_p: number, top_logprobs: int, parallel_tool_calls: bool,"
       " tool_choice: string | object, tools: object[], text: {format: {type: 'text'}, verbosity?: string}, reasoning: {effort: string | null, summary: string | null},"
       " truncation: 'auto' | 'disabled', store: bool, metadata: any, user: any, safety_identifier: any, prompt_cache_key: any, service_tier: 'default', output: OutputItem[],"
-      " usage: ResponseUsage | null}",
+      " usage: ResponseUsage | null, prompt_cache_diagnostics?: {type: 'cache_miss', reason: 'tools_changed' | 'reasoning_effort_changed' | 'input_changed', cache_missed_tokens: int(0), comparison_reusable_tokens: int(0)}"
+      " | {type: 'cache_hit' | 'comparison_response_not_found' | 'unavailable'}}",
       "store: whether it is kept; fields that change nothing come back as they were sent" },
-    { "ResponseUsage", "{input_tokens: int(0), input_tokens_details: {cached_tokens: int(0), cache_write_tokens: int(0)}, output_tokens: int(0), output_tokens_details: {reasoning_tokens: int(0)}, total_tokens: int(0)}", NULL },
+    { "ResponseUsage", "{input_tokens: int(0), input_tokens_details: {cached_tokens: int(0), cache_write_tokens: int(0)}, output_tokens: int(0), output_tokens_details: {reasoning_tokens: int(0)}, total_tokens: int(0), cache_diagnostics?: CacheDiagnostics}", NULL },
     { "OutputItem", "{id: string, type: 'reasoning', status: ItemStatus, summary: {type: 'summary_text', text: string}[0,1], content: {type: 'reasoning_text', text: string}[0,1], encrypted_content: null}"
       " | {id: string, type: 'message', status: ItemStatus, role: 'assistant', content: OutputText[0,1]}"
       " | {id: string, type: 'function_call', status: ItemStatus, call_id: string, name: string, arguments: string}"
@@ -116,11 +122,13 @@ static const struct openapi_type openapi_types[] = {
 
     /* --- messages, replies --- */
     { "MessagesError", "{type: 'error', error: {type: string, message: string}, request_id?: string}", NULL },
-    { "Message", "{" MESSAGE_HEAD ", stop_reason: StopReason, stop_sequence: string | null, usage: MessagesUsage}", NULL },
+    { "Message", "{" MESSAGE_HEAD ", stop_reason: StopReason, stop_sequence: string | null, usage: MessagesUsage, diagnostics?: MessagesDiagnostics | null}", NULL },
+    { "MessagesDiagnostics", "{cache_miss_reason: {type: 'tools_changed' | 'system_changed' | 'messages_changed', cache_missed_input_tokens: int(0)} | {type: 'previous_message_not_found' | 'unavailable'}}",
+      "where `diagnostics` was sent; null: nothing differs, or there is nothing to compare with" },
     { "StopReason", "'end_turn' | 'max_tokens' | 'stop_sequence' | 'tool_use'", NULL },
     { "AnswerBlock", "{type: 'text', text: string} | {type: 'thinking', thinking: string, signature: string} | {type: 'tool_use', id: string, name: string, input: object}", NULL },
-    { "MessagesUsage", "{input_tokens: int(0), cache_creation_input_tokens: int(0), cache_read_input_tokens: int(0), output_tokens: int(0), service_tier: 'standard'}", "input_tokens: those that the cache did not have" },
-    { "MessagesEvent", "{type: 'message_start', message: {" MESSAGE_HEAD ", stop_reason: null, stop_sequence: null, usage: MessagesUsage}}"
+    { "MessagesUsage", "{input_tokens: int(0), cache_creation_input_tokens: int(0), cache_read_input_tokens: int(0), output_tokens: int(0), service_tier: 'standard', cache_diagnostics?: CacheDiagnostics}", "input_tokens: those that the cache did not have" },
+    { "MessagesEvent", "{type: 'message_start', message: {" MESSAGE_HEAD ", stop_reason: null, stop_sequence: null, usage: MessagesUsage, diagnostics?: MessagesDiagnostics | null}}"
       " | {type: 'content_block_start', index: int(0), content_block: AnswerBlock}"
       " | {type: 'content_block_delta', index: int(0), delta: {type: 'text_delta', text: string} | {type: 'thinking_delta', thinking: string} | {type: 'signature_delta', signature: string} | {type: 'input_json_delta', partial_json: string}}"
       " | {type: 'content_block_stop', index: int(0)}"

@@ -8,6 +8,7 @@
 #include "server/prepare_int.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -318,6 +319,35 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
 
 /* --- the way in --- */
 
+bool prepare_compare(struct prepared *p, const struct json *body, const char *field,
+                     const char *name)
+{
+    const struct json *v = json_get_set(body, field), *id = json_get_set(v, name);
+    if (v && !json_is(v, JSON_TYPE_OBJECT))
+        return api_error_set(&p->error, 400, NULL, field, "%s: must be an object", field);
+    if (id && !json_is(id, JSON_TYPE_STRING))
+        return api_error_set(&p->error, 400, NULL, field, "%s.%s: must be a string", field, name);
+    p->compares = json_get(v, name) != NULL;
+    if (id) /* a longer one is none of ours */
+        snprintf(p->compare_with, sizeof(p->compare_with), "%s",
+                 id->len < PRINTS_ID_BYTES ? id->text : "(unknown)");
+    return true;
+}
+
+/* The kept side of a difference is told to whom it can only be his own: under a salt, or where one user is all there is. */
+static void prepare_diagnosis(struct prepare_generation *g)
+{
+    static const enum diagnosis_form forms[] = { [PREPARE_CHAT] = DIAGNOSIS_FORM_CHAT,
+                                                 [PREPARE_MESSAGES] = DIAGNOSIS_FORM_MESSAGES,
+                                                 [PREPARE_RESPONSES] = DIAGNOSIS_FORM_RESPONSES,
+                                                 [PREPARE_COMPLETIONS] = DIAGNOSIS_FORM_PROMPT };
+    const struct server_config *config = g->ctx->config;
+    bool is_alone = config->n_api_keys <= 1 && !config->is_insecure_listen;
+    if (g->fields.cache_diagnostics)
+        g->p->diagnosis = diagnosis_new(forms[g->in->kind],
+                                        is_alone || json_get_set(g->body, "cache_salt") != NULL);
+}
+
 void prepare_generation(const struct prepare_context *ctx, const struct prepare_input *in,
                         const struct json *body, struct prepared *p)
 {
@@ -326,8 +356,10 @@ void prepare_generation(const struct prepare_context *ctx, const struct prepare_
         p->kind == PREPARE_EMBEDDINGS || p->kind == PREPARE_RERANK || p->kind == PREPARE_SCORE;
     if (!has_texts) /* there their number decides */
         prepare_room(p, LIMIT_CHOICES);
-    if (prepare_fields(&g, in->seed, &p->error))
+    if (prepare_fields(&g, in->seed, &p->error)) {
+        prepare_diagnosis(&g);
         (void)prepare_prompts(&g, &p->error);
+    }
     mem_free(MEM_CAT_REQUEST, g.bias);
 }
 
@@ -437,6 +469,8 @@ void prepare_free(struct prepared *p)
         mem_free(MEM_CAT_REQUEST, p->ranking.texts[i]);
     mem_free(MEM_CAT_REQUEST, p->ranking.texts);
     prepare_responses_free(p->response);
+    diagnosis_free(p->diagnosis);
+    print_free(p->print);
     buf_release(&p->reply);
     mem_free(MEM_CAT_REQUEST, p);
 }

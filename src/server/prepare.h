@@ -6,7 +6,9 @@
 
 #include "sched/sched.h"
 #include "server/api_error.h"
+#include "server/diagnosis.h"
 #include "server/limits.h"
+#include "server/prints.h"
 #include "server/server.h"
 #include "server/split.h"
 #include "server/store.h"
@@ -122,6 +124,11 @@ struct prepared {
     int32_t n_stops;
     char ignored[LIMIT_IGNORED_BYTES];
     struct prepared_response *response; /* RESPONSES */
+    struct diagnosis *diagnosis;        /* NULL: not asked for */
+    struct print
+        *print;    /* MESSAGES, RESPONSES: what later requests may be compared with; or NULL */
+    bool compares; /* ... and this one with an earlier one, ... */
+    char compare_with[PRINTS_ID_BYTES]; /* ... the answer of that id; "" = nothing yet */
 };
 
 struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in);

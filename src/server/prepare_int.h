@@ -27,6 +27,10 @@ struct prepare_generation { /* what is gathered before the requests are made */
 /* Empty, with a reply buffer. Free with prepare_free. */
 struct prepared *prepare_new(enum prepare_kind kind);
 
+/* The id of an earlier answer in v[name], with which the request is to be compared: sets p->compares. False: p->error. */
+bool prepare_compare(struct prepared *p, const struct json *body, const char *field,
+                     const char *name);
+
 /* A generation, from fields to requests: fills p, or p->error. */
 void prepare_generation(const struct prepare_context *ctx, const struct prepare_input *in,
                         const struct json *body, struct prepared *p);
@@ -74,10 +78,11 @@ bool prepare_render(const struct prepare_context *ctx, const struct json *body,
                     struct template_output *out, struct api_error *e);
 
 /* Render and tokenize: control tokens match only in the template's own bytes. *opens_thought (may be NULL): the prompt's end opens a
- * think span. */
+ * think span. d (may be NULL) is told where what stands. */
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
                          enum prepare_switch thinks, bool adds_generation_prompt,
-                         struct token_list *out, bool *opens_thought, struct api_error *e);
+                         struct token_list *out, bool *opens_thought, struct diagnosis *d,
+                         struct api_error *e);
 
 /* /tokenize, /detokenize, /apply-template: fill p->reply or p->error. */
 void prepare_tokenize(const struct prepare_context *ctx, const struct json *body,

@@ -10,6 +10,7 @@ struct claude { /* one request on its way */
     const struct prepare_context *ctx;
     const struct json *body;
     struct json_writer w; /* of the chat request */
+    struct buf origins;   /* int32_t: of each of its messages, as in diagnosis.h */
     char *ignored;        /* of fields_ignore */
     struct api_error *e;
 };
@@ -17,6 +18,14 @@ struct claude { /* one request on its way */
 static bool claude_refuse(struct claude *q, const char *where, const char *why)
 {
     return api_error_set(q->e, 400, NULL, where, "%s: %s", where, why);
+}
+
+/* A message of the chat request begins, made of that one. */
+static void claude_begin_message(struct claude *q, int32_t origin, const char *role)
+{
+    buf_add(&q->origins, &origin, sizeof(origin));
+    json_begin_object(&q->w);
+    json_field_str(&q->w, "role", role);
 }
 
 static const char *claude_show(const struct json *v)
@@ -90,8 +99,7 @@ static bool claude_write_system(struct claude *q)
                     (json_is(v, JSON_TYPE_STRING) && v->len == 0);
     if (is_empty)
         return true;
-    json_begin_object(&q->w);
-    json_field_str(&q->w, "role", "system");
+    claude_begin_message(q, DIAGNOSIS_FROM_SYSTEM, "system");
     json_key(&q->w, "content");
     if (!claude_write_texts(q, v, "system", ""))
         return false;
@@ -161,15 +169,16 @@ static const struct json *claude_tool_name(const struct claude *q, const struct 
 }
 
 /* A message of role tool. That the tool failed is part of what the model must know. */
-static bool claude_write_result(struct claude *q, const struct json *block, const char *where)
+static bool claude_write_result(struct claude *q, const struct claude_at *at)
 {
+    const struct json *block = at->block;
+    const char *where = at->where;
     const struct json *id = json_get(block, "tool_use_id"), *is_error = json_get(block, "is_error");
     const struct json *name = claude_tool_name(q, id);
     bool has_failed = is_error && json_is(is_error, JSON_TYPE_BOOL) && is_error->boolean;
     if (!json_is(id, JSON_TYPE_STRING))
         return claude_refuse(q, where, "a tool_result needs a tool_use_id");
-    json_begin_object(&q->w);
-    json_field_str(&q->w, "role", "tool");
+    claude_begin_message(q, (int32_t)at->message, "tool");
     json_field_value(&q->w, "tool_call_id", id);
     if (json_is(name, JSON_TYPE_STRING)) {
         json_field_value(&q->w, "name", name);
@@ -194,8 +203,7 @@ static bool claude_write_user_texts(struct claude *q, const struct claude_turn *
         *(claude_is_at(&at, "tool_result") ? &n_results : &n) += 1;
     if (n == 0 && n_results > 0)
         return true;
-    json_begin_object(&q->w);
-    json_field_str(&q->w, "role", "user");
+    claude_begin_message(q, (int32_t)turn->from, "user");
     json_field_array(&q->w, "content");
     for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);) {
         if (claude_is_at(&at, "tool_result"))
@@ -217,7 +225,7 @@ static bool claude_write_user_texts(struct claude *q, const struct claude_turn *
 static bool claude_write_user(struct claude *q, const struct claude_turn *turn)
 {
     for (struct claude_at at = { .message = turn->from }; claude_next(turn, &at);)
-        if (claude_is_at(&at, "tool_result") && !claude_write_result(q, at.block, at.where))
+        if (claude_is_at(&at, "tool_result") && !claude_write_result(q, &at))
             return false;
     return claude_write_user_texts(q, turn);
 }
@@ -273,8 +281,7 @@ static bool claude_gather(struct claude *q, const struct claude_turn *turn,
 static bool claude_write_said(struct claude *q, const struct claude_turn *turn,
                               const struct claude_said *said)
 {
-    json_begin_object(&q->w);
-    json_field_str(&q->w, "role", "assistant");
+    claude_begin_message(q, (int32_t)turn->from, "assistant");
     if (said->thinking.len > 0) {
         json_field_strn(&q->w, "reasoning_content", said->thinking.data, said->thinking.len);
     }
@@ -327,8 +334,7 @@ static bool claude_write_plain(struct claude *q, const struct json *message, siz
 {
     char where[48];
     snprintf(where, sizeof(where), "messages[%zu].content", i);
-    json_begin_object(&q->w);
-    json_field_value(&q->w, "role", json_get(message, "role"));
+    claude_begin_message(q, (int32_t)i, json_get(message, "role")->text);
     json_key(&q->w, "content");
     if (!claude_write_texts(q, json_get(message, "content"), where, ""))
         return false;
@@ -479,6 +485,7 @@ static void claude_write_fields(struct claude *q)
         { "ignore_eos", "ignore_eos" },
         { "priority", "priority" },
         { "cache_salt", "cache_salt" },
+        { "cache_diagnostics", "cache_diagnostics" },
         { "deadline_ms", "deadline_ms" },
         { "thinking", "thinking" },
         { "thinking_budget", "thinking_budget" },
@@ -516,6 +523,7 @@ static bool claude_make(struct claude *q, struct json_doc *doc)
 {
     struct buf text;
     struct err err;
+    buf_init(&q->origins, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     bool is_fine = claude_write(q, &text);
     if (is_fine && (buf_check(&text, "messages", &err) != ERR_OK ||
@@ -525,6 +533,14 @@ static bool claude_make(struct claude *q, struct json_doc *doc)
     return is_fine;
 }
 
+/* Places are told in the terms of this API. */
+static void claude_give_origins(struct claude *q, struct diagnosis *d)
+{
+    d->n_origins = (int32_t)(q->origins.len / sizeof(*d->origins));
+    d->origins = mem_alloc(MEM_CAT_REQUEST, q->origins.len + sizeof(*d->origins));
+    memcpy(d->origins, q->origins.data, q->origins.len);
+}
+
 void prepare_messages(const struct prepare_context *ctx, const struct prepare_input *in,
                       const struct json *body, struct prepared *p)
 {
@@ -532,18 +548,22 @@ void prepare_messages(const struct prepare_context *ctx, const struct prepare_in
     struct claude q = { .ctx = ctx, .body = body, .ignored = ignored, .e = &p->error };
     struct json_doc doc = { 0 };
     struct fields fields;
-    bool is_fine = fields_read(body, FIELDS_ROUTE_MESSAGES, &fields, ignored, &p->error);
+    bool is_fine = fields_read(body, FIELDS_ROUTE_MESSAGES, &fields, ignored, &p->error) &&
+                   prepare_compare(p, body, "diagnostics", "previous_message_id");
     if (is_fine && fields.max_tokens == FIELDS_UNSET)
         is_fine = claude_refuse(&q, "max_tokens", "is missing: this API asks for it");
     if (is_fine && claude_make(&q, &doc)) {
         p->kind = PREPARE_CHAT;
         prepare_generation(ctx, in, &doc.root, p);
         p->kind = PREPARE_MESSAGES;
+        if (p->diagnosis)
+            claude_give_origins(&q, p->diagnosis);
         claude_rename(&p->error);
         fields_ignore_list(ignored, p->ignored); /* chat's own notes */
         memcpy(p->ignored, ignored, sizeof(ignored));
     }
     json_doc_release(&doc);
+    buf_release(&q.origins);
 }
 
 /* The same prompt as that of the generation; but one that is too long is counted, so that a client knows by how much. */
@@ -553,7 +573,7 @@ static bool claude_count(const struct prepare_context *ctx, const struct json *c
     struct prepare_generation g = { .ctx = ctx, .body = chat, .p = p };
     return fields_read(chat, FIELDS_ROUTE_CHAT, &g.fields, p->ignored, &p->error) &&
            prepare_answer(&g, &p->error) &&
-           prepare_chat_prompt(ctx, chat, g.thinks, true, ids, NULL, &p->error);
+           prepare_chat_prompt(ctx, chat, g.thinks, true, ids, NULL, NULL, &p->error);
 }
 
 void prepare_count_tokens(const struct prepare_context *ctx, const struct json *body,
@@ -576,4 +596,5 @@ void prepare_count_tokens(const struct prepare_context *ctx, const struct json *
     claude_rename(&p->error);
     token_list_release(&ids);
     json_doc_release(&doc);
+    buf_release(&q.origins);
 }

@@ -30,6 +30,8 @@ static bool prepare_add_requests(struct prepare_generation *g, struct prepared_p
 {
     struct prepared *p = g->p;
     for (int32_t i = 0; i < n; i++) {
+        bool is_first = i == 0 && p->n_prompts == 1;
+        g->engine.miss = is_first && p->diagnosis ? &p->diagnosis->miss : NULL;
         g->engine.sample.choice = (uint32_t)i;
         g->engine.prompt_scores = i == 0 ? prompt->scores : NULL;
         if (p->embeddings.hidden)
@@ -76,6 +78,8 @@ bool prepare_add_prompt(struct prepare_generation *g, const int32_t *ids, int32_
     }
     if (echo)
         prompt->echo = mem_strndup(MEM_CAT_REQUEST, echo->data, echo->len);
+    if (p->diagnosis && !p->diagnosis->ids)
+        diagnosis_set_ids(p->diagnosis, ids, n_ids);
     p->n_prompts++;
     g->engine.prompt = ids;
     g->engine.n_prompt = n_ids;
@@ -186,9 +190,11 @@ static bool prepare_chat(struct prepare_generation *g, struct api_error *e)
     struct token_list ids;
     bool opens_thought;
     token_list_init(&ids, prepare_max_tokens(g->ctx));
+    if (g->in && (g->in->kind == PREPARE_MESSAGES || g->in->kind == PREPARE_RESPONSES))
+        g->p->print = print_new(g->body);
     bool is_fine = prepare_answer(g, e) &&
                    prepare_chat_prompt(g->ctx, g->body, g->thinks, g->fields.add_generation_prompt,
-                                       &ids, &opens_thought, e) &&
+                                       &ids, &opens_thought, g->p->diagnosis, e) &&
                    (g->p->kind != PREPARE_CHAT || prepare_guide(g, opens_thought, e)) &&
                    prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
     token_list_release(&ids);

@@ -99,7 +99,8 @@ bool prepare_render(const struct prepare_context *ctx, const struct json *body,
 
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
                          enum prepare_switch thinks, bool adds_generation_prompt,
-                         struct token_list *out, bool *opens_thought, struct api_error *e)
+                         struct token_list *out, bool *opens_thought, struct diagnosis *d,
+                         struct api_error *e)
 {
     struct template_output text;
     struct err err;
@@ -112,6 +113,10 @@ bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *b
                                     &text.caller, TOKENIZER_FLAG_SPECIAL, out, &err) != ERR_OK) {
         api_error_set(e, 400, "context_length_exceeded", "messages", "%s", err.text);
         is_fine = false;
+    }
+    if (is_fine && d) {
+        diagnosis_set_ids(d, out->ids, out->n);
+        diagnosis_set_text(d, ctx->model->tokenizer, body, &text);
     }
     template_output_release(&text);
     return is_fine;

@@ -253,11 +253,17 @@ static bool responses_messages(struct responses *q, int32_t n_skip, int32_t *n_u
     x.find_arg = q;
     if (instructions)
         items_add_system(&x, instructions->text, instructions->len);
+    x.origin = DIAGNOSIS_FROM_PREVIOUS;
     for (int32_t i = 0; i < q->n_chain && is_fine; i++)
         is_fine = items_add(&x, &q->turns[i].input.root, "previous input", e) &&
                   items_add(&x, &q->turns[i].output.root, "previous output", e);
+    x.origin = 0;
     is_fine = is_fine && items_add(&x, json_get_set(q->body, "input"), "input", e) &&
               items_write_messages(&x, out, e);
+    buf_reset(&q->origins);
+    if (x.system.len > 0)
+        buf_add(&q->origins, &(int32_t){ DIAGNOSIS_FROM_SYSTEM }, sizeof(int32_t));
+    buf_add(&q->origins, x.origins.data, x.origins.len);
     *n_users = x.n_users;
     items_release(&x);
     return is_fine;
@@ -288,6 +294,7 @@ static void responses_options(const struct responses *q, struct json_writer *w)
         "documents",
         "priority",
         "cache_salt",
+        "cache_diagnostics",
         "deadline_ms",
         "parallel_tool_calls",
         "thinking",
@@ -357,6 +364,11 @@ static struct prepared *responses_attempt(struct responses *q, int32_t n_skip, i
             api_error_set(&p->error, 400, NULL, "input", "%s", err.text);
         else
             prepare_generation(q->ctx, q->in, &doc.root, p);
+    }
+    if (p->diagnosis) {
+        p->diagnosis->n_origins = (int32_t)(q->origins.len / sizeof(int32_t));
+        p->diagnosis->origins = mem_alloc(MEM_CAT_REQUEST, q->origins.len + sizeof(int32_t));
+        memcpy(p->diagnosis->origins, q->origins.data, q->origins.len);
     }
     responses_rename(&p->error);
     json_doc_release(&doc);
@@ -496,6 +508,8 @@ static struct prepared *responses_finish(struct responses *q)
     struct prepared *p = responses_fit(q);
     if (p->error.status != 0)
         return p;
+    if (!prepare_compare(p, q->body, "prompt_cache_options", "comparison_response_id"))
+        return p;
     responses_write_frame(q, p);
     items_write_input(json_get_set(q->body, "input"), q->in->id, &q->r->input);
     if (q->r->frame.failed || q->r->input.failed || q->r->custom.failed)
@@ -514,6 +528,7 @@ struct prepared *prepare_responses(const struct prepare_context *ctx,
     q.r = responses_new();
     buf_init(&q.tools, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     buf_init(&q.served, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    buf_init(&q.origins, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     bool is_fine = responses_fields(&q, &e) && prepare_responses_tools(&q, &e);
     if (is_fine && !in->history) {
         responses_find_references(&q);
@@ -537,6 +552,7 @@ struct prepared *prepare_responses(const struct prepare_context *ctx,
     mem_free(MEM_CAT_REQUEST, q.turns);
     buf_release(&q.tools);
     buf_release(&q.served);
+    buf_release(&q.origins);
     return p;
 }
 

@@ -20,8 +20,9 @@ struct responses {
     const struct json *effort, *summary, *verbosity;
     struct responses_turn *turns; /* [n_turns]: the conversation, then what references name */
     int32_t n_turns, n_chain;
-    struct buf tools;  /* of the chat request: JSON, comma-separated */
-    struct buf served; /* the same as the client wrote them */
+    struct buf origins; /* int32_t: of the messages, as in diagnosis.h */
+    struct buf tools;   /* of the chat request: JSON, comma-separated */
+    struct buf served;  /* the same as the client wrote them */
 };
 
 /* A member that is set, copied with its name. */

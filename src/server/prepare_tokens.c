@@ -102,7 +102,7 @@ void prepare_tokenize(const struct prepare_context *ctx, const struct json *body
                       "content (or prompt): must be a string; or give messages");
     } else {
         (void)prepare_chat_prompt(ctx, body, PREPARE_UNSET, f.add_generation_prompt, &ids, NULL,
-                                  &p->error);
+                                  NULL, &p->error);
     }
     if (p->error.status == 0)
         prepare_write_tokens(ctx, &ids, &f, &p->reply);

@@ -100,6 +100,14 @@ void response_add_keep_alive(struct response *r)
     response_add(r, RESPONSE_RECORD_KEEP_ALIVE, "", 0);
 }
 
+void response_add_cache(struct response *r, const struct buf *diagnosis, const struct buf *compared)
+{
+    if (diagnosis->len > 0)
+        response_add(r, RESPONSE_RECORD_DIAGNOSIS, diagnosis->data, diagnosis->len);
+    if (compared->len > 0)
+        response_add(r, RESPONSE_RECORD_COMPARED, compared->data, compared->len);
+}
+
 /* --- custom tools: the model writes {"input": "..."}, the client gets what is in the string --- */
 
 /* Where the string begins in text, behind {"input":"; 0 = not yet; -1 = the text is something else. */

@@ -64,6 +64,9 @@ void response_add_started(struct response *r); /* a background response leaves t
 /* logprobs: of a content part: JSON values, comma-separated, or NULL. */
 void response_add_part(struct response *r, const struct part *p, const struct buf *logprobs);
 void response_add_keep_alive(struct response *r);
+/* What the object tells of the cache: JSON each, or empty. Once, behind the last part. */
+void response_add_cache(struct response *r, const struct buf *diagnosis,
+                        const struct buf *compared);
 bool response_has_failed(const struct response *r); /* it is larger than may be kept */
 
 /* --- the wire --- */

@@ -17,6 +17,9 @@ enum response_record_kind {
     RESPONSE_RECORD_CUSTOM = 'X',    /* the same of a custom tool */
     RESPONSE_RECORD_ARGUMENTS = 'A', /* text: a function's arguments, a custom tool's input */
     RESPONSE_RECORD_END = 'E',       /* the call is whole */
+    /* Behind the answer, once each; they take up no number in the stream. */
+    RESPONSE_RECORD_DIAGNOSIS = 'D', /* JSON: "cache_diagnostics" of the usage */
+    RESPONSE_RECORD_COMPARED = 'P',  /* JSON: "prompt_cache_diagnostics" */
 };
 
 struct response_record {

@@ -247,7 +247,18 @@ void response_write_output(const struct response *r, struct buf *out)
 
 /* --- the object --- */
 
-static void response_write_usage(struct json_writer *w, const struct response_outcome *o)
+/* A member that is the JSON of the log's only record of that kind; nothing where there is none. */
+static void response_write_only(struct json_writer *w, const struct response *r,
+                                enum response_record_kind kind, const char *name)
+{
+    struct response_record rec;
+    for (size_t at = 1; response_next_record(&r->log, &at, &rec);)
+        if (rec.kind == kind)
+            json_field_raw(w, name, rec.text, rec.n);
+}
+
+static void response_write_usage(struct json_writer *w, const struct response *r,
+                                 const struct response_outcome *o)
 {
     json_key(w, "usage");
     if (!o->has_usage) {
@@ -265,6 +276,7 @@ static void response_write_usage(struct json_writer *w, const struct response_ou
     json_field_int(w, "reasoning_tokens", o->reasoning_tokens);
     json_end_object(w);
     json_field_int(w, "total_tokens", o->input_tokens + o->output_tokens);
+    response_write_only(w, r, RESPONSE_RECORD_DIAGNOSIS, "cache_diagnostics");
     json_end_object(w);
 }
 
@@ -314,7 +326,9 @@ static void response_write_with(struct json_writer *w, const struct response *r,
         response_write_items(w, r);
     else
         json_raw(w, "[]", 2);
-    response_write_usage(w, o);
+    response_write_usage(w, r, o);
+    if (o->has_usage)
+        response_write_only(w, r, RESPONSE_RECORD_COMPARED, "prompt_cache_diagnostics");
     json_end_object(w);
 }
 

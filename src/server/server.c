@@ -288,6 +288,7 @@ static void server_free(struct server *s)
         close(s->wake_fd);
     tls_close(s->tls);
     guard_release(s);
+    prints_release(&s->prints);
     buf_release(&s->openapi);
     buf_release(&s->out);
     buf_release(&s->text);

@@ -106,6 +106,7 @@ struct call {
     int64_t sent_us;          /* when the stream had its last bytes */
     struct api_error failure; /* of one answer of a stream whose others go on */
     struct dialect_usage usage;
+    struct print_result compared; /* where that is asked for */
 };
 
 struct server {
@@ -132,6 +133,7 @@ struct server {
     int32_t n_calls;
     uint64_t next_id, next_track, next_pass;
     int64_t score_bytes; /* of all calls */
+    struct prints prints;
     int64_t n_outcomes[CALL_OUTCOME_COUNT];
     struct leg *legs[LIMIT_LIVE]; /* by id % LIMIT_LIVE */
     int32_t n_legs;
