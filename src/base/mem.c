@@ -51,6 +51,19 @@ void mem_guard_leave(void)
     mem_guard_depth--;
 }
 
+int mem_guard_suspend(void)
+{
+    int depth = mem_guard_depth;
+    mem_guard_depth = 0;
+    return depth;
+}
+
+void mem_guard_resume(int depth)
+{
+    BUG_ON(mem_guard_depth != 0);
+    mem_guard_depth = depth;
+}
+
 void mem_fail_nth(int64_t n)
 {
     atomic_store(&mem_fail_countdown, n);

@@ -66,6 +66,9 @@ const char *mem_cat_name(enum mem_cat cat);
 /* While armed, mem_* on this thread is a bug in debug builds (no effect in release). Nests. */
 void mem_guard_enter(void);
 void mem_guard_leave(void);
+/* Set it aside, for a tool that allocates in the middle of a step (tensor/compare.h); returns what resume takes. */
+int mem_guard_suspend(void) MUST_CHECK;
+void mem_guard_resume(int depth);
 
 /* Test hook: the n-th mem_try* from now fails (0 = off). */
 void mem_fail_nth(int64_t n);

@@ -54,6 +54,7 @@ extern const struct cli_verb cmd_detokenize;
 extern const struct cli_verb cmd_template;
 extern const struct cli_verb cmd_inspect;
 extern const struct cli_verb cmd_perplexity;
+extern const struct cli_verb cmd_verify;
 extern const struct cli_verb cmd_bench;
 extern const struct cli_verb cmd_version;
 

@@ -1,11 +1,10 @@
-/* cmd_perplexity.c - how well a model predicts a text, in windows as llama.cpp's llama-perplexity cuts them, so that the numbers
- * compare: windows of --ctx tokens, one after the other, no overlap, a remainder is left out; of each window the second half is
- * scored (the first is context); a model that wants a start token sees it in place of each window's first token. */
+/* cmd_perplexity.c - how well a model predicts a text, in windows (score.h). */
 #include "base/clock.h"
 #include "base/dmath.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/load.h"
+#include "cli/score.h"
 #include "engine/sample.h"
 #include "json/json.h"
 
@@ -14,7 +13,6 @@
 #include <unistd.h>
 
 #define PERPLEXITY_FILE_MAX ((size_t)256 << 20)
-#define PERPLEXITY_ROWS     64 /* rows of one step: their logits are held at once */
 
 struct perplexity_options {
     struct load_options load;
@@ -52,40 +50,14 @@ static enum err_code perplexity_tokenize(struct perplexity *p, const char *file,
     return code;
 }
 
-static void perplexity_score(struct perplexity *p, const float *logits, int32_t next)
+static enum err_code perplexity_row(void *ctx, float *const *logits, int32_t next, struct err *err)
 {
-    double nll = -(double)sample_logprob(&p->sampler, logits, next);
+    struct perplexity *p = ctx;
+    double nll = -(double)sample_logprob(&p->sampler, logits[0], next);
     p->nll += nll;
     p->nll2 += nll * nll;
     p->n_scored++;
-}
-
-/* One window: positions [n/2, n - 1) predict their next token. */
-static enum err_code perplexity_window(struct perplexity *p, int32_t *ids, int32_t n,
-                                       struct err *err)
-{
-    struct runner_item item = { 0 };
-    int32_t first_id = ids[0], half = n / 2;
-    enum err_code code = runner_open(p->runner, &item.seq, err);
-    if (code)
-        return code;
-    code = runner_reserve(p->runner, item.seq, n, err);
-    if (tokenizer_adds_bos(p->load.tokenizer))
-        ids[0] = tokenizer_bos(p->load.tokenizer);
-    for (int32_t at = 0; at < n - 1 && !code; at += item.n) {
-        item.ids = ids + at;
-        item.n = n - 1 - at < PERPLEXITY_ROWS ? n - 1 - at : PERPLEXITY_ROWS;
-        item.n_out = at + item.n > half ? item.n : 0;
-        code = runner_step(p->runner, &item, 1, err);
-        if (!code && item.has_failed)
-            code = err_set(err, ERR_NUMERIC, "non-finite values in the model's activations");
-        for (int32_t i = at < half ? half - at : 0; i < item.n && !code; i++)
-            perplexity_score(p, item.logits + (int64_t)i * p->load.model->n_vocab, ids[at + i + 1]);
-    }
-    ids[0] = first_id;
-    runner_close(p->runner, item.seq);
-    p->n_windows++;
-    return code;
+    return ERR_OK;
 }
 
 static enum err_code perplexity_measure(struct perplexity *p, const struct perplexity_options *o,
@@ -95,8 +67,8 @@ static enum err_code perplexity_measure(struct perplexity *p, const struct perpl
                                  .n_ctx = o->load.ctx,
                                  .kv_bytes = load_kv_default(),
                                  .max_seqs = 1,
-                                 .max_rows = PERPLEXITY_ROWS,
-                                 .max_out = PERPLEXITY_ROWS,
+                                 .max_rows = SCORE_ROWS,
+                                 .max_out = SCORE_ROWS,
                                  .cache_type = p->load.cache_type };
     if (p->ids.n < o->load.ctx)
         return err_set(err, ERR_INVALID, "%s: %d tokens, one window needs %lld", o->file, p->ids.n,
@@ -106,8 +78,15 @@ static enum err_code perplexity_measure(struct perplexity *p, const struct perpl
         code = sampler_init(&p->sampler, (int32_t)p->load.model->n_vocab, err);
     int64_t start = clock_us();
     int32_t window = (int32_t)o->load.ctx, n = p->ids.n / window;
+    const struct tokenizer *t = p->load.tokenizer;
+    struct score_options so = { .runners = &p->runner,
+                                .n_models = 1,
+                                .bos = tokenizer_adds_bos(t) ? tokenizer_bos(t) : -1,
+                                .on_row = perplexity_row,
+                                .ctx = p };
     for (int32_t i = 0; i < n && i < o->windows && !code; i++) {
-        code = perplexity_window(p, p->ids.ids + (int64_t)i * window, window, err);
+        code = score_window(&so, p->ids.ids + (int64_t)i * window, window, err);
+        p->n_windows += !code;
         if (isatty(STDERR_FILENO) && !code)
             fprintf(stderr, "\r%d of %d windows, perplexity %.4f ", i + 1, n,
                     dmath_exp(p->nll / p->n_scored));
@@ -118,17 +97,12 @@ static enum err_code perplexity_measure(struct perplexity *p, const struct perpl
     return code;
 }
 
-static double perplexity_root(double x)
-{
-    return x > 0 ? dmath_exp(0.5 * dmath_log(x)) : 0;
-}
-
 static void perplexity_print(const struct perplexity *p, const struct perplexity_options *o)
 {
     double mean = p->nll / p->n_scored;
     double variance =
         p->n_scored > 1 ? (p->nll2 / p->n_scored - mean * mean) / (p->n_scored - 1) : 0;
-    double value = dmath_exp(mean), error = perplexity_root(variance) * value;
+    double value = dmath_exp(mean), error = score_root(variance) * value;
     double rate = p->us > 0 ? (double)p->n_windows * (double)o->load.ctx * 1e6 / (double)p->us : 0;
     if (o->json)
         printf("{\"model\":\"%s\",\"perplexity\":%.6f,\"standard_error\":%.6f,\"scored\":%d,"

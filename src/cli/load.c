@@ -28,7 +28,7 @@ int64_t load_kv_default(void)
 
 /* --- parts --- */
 
-static enum err_code load_backend(struct load *l, struct err *err)
+static enum err_code load_named_backend(struct load *l, struct err *err)
 {
     const char *name = l->o->backend ? l->o->backend : "cpu";
     struct cpu_options cpu = { .threads = (int)l->o->threads };
@@ -42,6 +42,22 @@ static enum err_code load_backend(struct load *l, struct err *err)
     if (strcmp(name, "cpu") == 0)
         return cpu_backend_open(&cpu, &l->be, err);
     return err_set(err, ERR_INVALID, "--backend: '%s' is not one of cpu, ref", name);
+}
+
+static enum err_code load_backend(struct load *l, struct err *err)
+{
+    const struct load_compare *c = l->o->compare;
+    enum err_code code = load_named_backend(l, err);
+    if (code || !c)
+        return code;
+    struct compare_options o = { .fast = l->be, .on_op = c->on_op, .ctx = c->ctx };
+    if (!c->is_trace)
+        code = ref_backend_open(&o.oracle, err);
+    if (!code)
+        code = compare_backend_open(&o, &l->be, err);
+    if (code && o.oracle)
+        o.oracle->ops->close(o.oracle);
+    return code;
 }
 
 static enum err_code load_cache_type(struct load *l, struct err *err)

@@ -7,18 +7,27 @@
 #include "cli/cli.h"
 #include "engine/engine_model.h"
 #include "template/template.h"
+#include "tensor/compare.h"
 #include "tokenizer/tokenizer.h"
 #include "json/json.h"
 
+/* The backend wrapped by tensor/compare.h. */
+struct load_compare {
+    bool is_trace; /* every op is told, none is compared; else ref is the oracle */
+    void (*on_op)(void *ctx, const struct compare_event *e); /* may be NULL */
+    void *ctx;
+};
+
 /* Flags that every verb with a model has. Put it into the verb's options struct and LOAD_FLAGS into its table. */
 struct load_options {
-    const char *model;      /* NULL = the default model */
-    const char *backend;    /* NULL = "cpu" */
-    const char *cpu_mask;   /* NULL = "auto" */
-    const char *cache_type; /* NULL = "f16" */
-    int64_t threads;        /* 0 = physical cores that the process may use */
-    int64_t ctx;            /* 0 = the model's, or what fits in half the cache memory */
-    int64_t kv_memory;      /* bytes; 0 = a quarter of the memory that is available */
+    const char *model;                  /* NULL = the default model */
+    const char *backend;                /* NULL = "cpu" */
+    const char *cpu_mask;               /* NULL = "auto" */
+    const char *cache_type;             /* NULL = "f16" */
+    int64_t threads;                    /* 0 = physical cores that the process may use */
+    int64_t ctx;                        /* 0 = the model's, or what fits in half the cache memory */
+    int64_t kv_memory;                  /* bytes; 0 = a quarter of the memory that is available */
+    const struct load_compare *compare; /* no flag; NULL = the backend as it is */
 };
 
 #define LOAD_FLAGS(type, field)                                                        \

@@ -108,6 +108,12 @@ static void allocating_in_a_step_is_a_bug(void **state)
     mem_guard_leave();
     mem_guard_leave();
     mem_free(MEM_CAT_BASE, mem_alloc(MEM_CAT_BASE, 8));
+    mem_guard_enter();
+    int depth = mem_guard_suspend();
+    assert_int_equal(depth, 1);
+    mem_free(MEM_CAT_BASE, mem_alloc(MEM_CAT_BASE, 8)); /* a tool may */
+    mem_guard_resume(depth);
+    mem_guard_leave();
 #ifdef PLUMB_DEBUG
     pid_t pid = fork();
     if (pid == 0) {

@@ -5,7 +5,8 @@
 #ifndef PLUMB_KERNELS_CPU_LINEAR_AMX_H
 #define PLUMB_KERNELS_CPU_LINEAR_AMX_H
 
-#if defined(__AMX_INT8__) /* included by files built for it alone; elsewhere empty */
+/* Included by files built for it alone; elsewhere empty. The second name is clang 14's. */
+#if defined(__AMX_INT8__) || defined(__AMXINT8__)
 
 #include "kernels/cpu/linear_zmm.h"
 
