@@ -15,3 +15,9 @@ int64_t clock_wall_s(void)
     clock_gettime(CLOCK_REALTIME, &ts);
     return ts.tv_sec;
 }
+
+void clock_sleep_us(int64_t us)
+{
+    struct timespec ts = { .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 };
+    nanosleep(&ts, NULL);
+}

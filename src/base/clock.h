@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-int64_t clock_us(void);     /* monotonic, microseconds since an arbitrary start */
-int64_t clock_wall_s(void); /* Unix time, seconds */
+int64_t clock_us(void);          /* monotonic, microseconds since an arbitrary start */
+int64_t clock_wall_s(void);      /* Unix time, seconds */
+void clock_sleep_us(int64_t us); /* a signal may end it early */
 
 #endif

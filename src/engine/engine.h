@@ -217,6 +217,18 @@ struct engine_usage {
     } groups[ENGINE_GROUPS_MAX];
 };
 
+/* Kept histories on disk, each number by itself. */
+struct engine_disk_stats {
+    int64_t is_there; /* a directory was given */
+    int64_t is_on;    /* it is read and written: no trouble */
+    int64_t files, bytes, max_bytes;
+    int64_t written, written_bytes, read, read_bytes; /* files, since the start */
+    int64_t dropped;              /* gave way, or were over the cap, before they were written */
+    int64_t failed;               /* calls that the disk refused */
+    int64_t evicted, quarantined; /* files */
+    int64_t pending;              /* to be written */
+};
+
 /* Memory is promised, then used: a step takes only ids for which `grow` has promised room, so that it never finds none. */
 struct engine;
 struct engine_ops {
@@ -234,6 +246,20 @@ struct engine_ops {
     int32_t (*share)(struct engine *e, row_id row, row_id from);
     /* The same with what is kept of rows that have taken the same ids before, whoever had them. */
     int32_t (*reuse)(struct engine *e, row_id row);
+    /* Kept histories on disk; NULL where an engine knows none. Look there for more of the ids of a row that has no memory than reuse would
+     * find. True: it is being read, and reuse will find it once is_fetching says no. */
+    bool (*fetch)(struct engine *e, row_id row);
+    bool (*is_fetching)(const struct engine *e, row_id row);
+    /* Between steps: what the disk has done and what it is to do. Returns the clock_us() at which it is due again at the latest; 0 = only
+     * when woken. */
+    int64_t (*tend)(struct engine *e);
+    /* On a thread of the engine's own, when tend has something to do; before the first row. Must not block. */
+    void (*set_wake)(struct engine *e, void (*wake)(void *arg), void *arg);
+    /* Make all that is kept now durable; flush_is_over: whether that is over (asked after tend), and what became of it. */
+    void (*flush)(struct engine *e);
+    bool (*flush_is_over)(struct engine *e, bool *is_durable);
+    /* Thread: any. */
+    void (*disk_stats)(const struct engine *e, struct engine_disk_stats *out);
     /* Give up the row's memory and promises: all its ids are pending again. */
     void (*rewind)(struct engine *e, row_id row);
     /* Run one step. work [n], each row once; sum of tokens <= max_step_rows. results [n] in the order of work.

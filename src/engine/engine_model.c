@@ -7,9 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Version of the CPU contract of docs/numerics.md: every CPU backend, level and thread count gives its bits. */
-#define ENGINE_NUMERICS "cpu-1"
-
 /* --- open and close --- */
 
 static void row_release(struct row *row)
@@ -215,6 +212,62 @@ static int32_t engine_model_reuse(struct engine *e, row_id id)
     return row->n_fed;
 }
 
+static bool engine_model_fetch(struct engine *e, row_id id)
+{
+    struct engine_model *em = engine_model_of(e);
+    const struct row *row = engine_model_row(em, id);
+    if (row->n_fed > 0 || row->n_scored < row->n_prompt)
+        return false; /* a score needs its position's logits */
+    return runner_fetch(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
+}
+
+static bool engine_model_is_fetching(const struct engine *e, row_id id)
+{
+    const struct engine_model *em = (const struct engine_model *)(const void *)e;
+    return runner_is_fetching(em->runner, em->rows[id].seq);
+}
+
+static int64_t engine_model_tend(struct engine *e)
+{
+    return runner_tier_tend(engine_model_of(e)->runner);
+}
+
+static void engine_model_set_wake(struct engine *e, void (*wake)(void *arg), void *arg)
+{
+    runner_tier_set_wake(engine_model_of(e)->runner, wake, arg);
+}
+
+static void engine_model_flush(struct engine *e)
+{
+    runner_flush(engine_model_of(e)->runner);
+}
+
+static bool engine_model_flush_is_over(struct engine *e, bool *is_durable)
+{
+    return runner_flush_is_over(engine_model_of(e)->runner, is_durable);
+}
+
+static void engine_model_disk_stats(const struct engine *e, struct engine_disk_stats *out)
+{
+    const struct runner *r = engine_model_runner(e);
+    struct tier_stats s;
+    runner_tier_stats(r, &s);
+    *out = (struct engine_disk_stats){ .is_there = r->tier != NULL,
+                                       .is_on = s.is_on,
+                                       .files = s.files,
+                                       .bytes = s.bytes,
+                                       .max_bytes = s.max_bytes,
+                                       .written = s.written,
+                                       .written_bytes = s.written_bytes,
+                                       .read = s.read,
+                                       .read_bytes = s.read_bytes,
+                                       .dropped = s.dropped,
+                                       .failed = s.failed,
+                                       .evicted = s.evicted,
+                                       .quarantined = s.quarantined,
+                                       .pending = s.pending };
+}
+
 /* What was emitted stays: the ids are fed again and only the last one's logits are looked at. */
 static void engine_model_rewind(struct engine *e, row_id id)
 {
@@ -255,6 +308,13 @@ static const struct engine_ops engine_model_ops = {
     .grow = engine_model_grow,
     .share = engine_model_share,
     .reuse = engine_model_reuse,
+    .fetch = engine_model_fetch,
+    .is_fetching = engine_model_is_fetching,
+    .tend = engine_model_tend,
+    .set_wake = engine_model_set_wake,
+    .flush = engine_model_flush,
+    .flush_is_over = engine_model_flush_is_over,
+    .disk_stats = engine_model_disk_stats,
     .rewind = engine_model_rewind,
     .step = engine_model_step,
     .close = engine_model_close,
@@ -360,7 +420,8 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->rows = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->rows));
     em->items = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->items));
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
-    engine_model_fingerprint(o->weights_digest, ENGINE_NUMERICS, o->cache_type, em->fingerprint);
+    const char *numerics = o->numerics ? o->numerics : ENGINE_MODEL_NUMERICS;
+    engine_model_fingerprint(o->weights_digest, numerics, o->cache_type, em->fingerprint);
     em->base.info = (struct engine_info){ .model_id = em->model_id,
                                           .fingerprint = em->fingerprint,
                                           .n_vocab = (int32_t)m->n_vocab,
@@ -380,6 +441,14 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                  .cache_type = o->cache_type,
                                  .keep_bytes = o->keep_bytes };
     enum err_code code = runner_new(&ro, &em->runner, err);
+    if (!code && o->disk_dir) {
+        struct runner_tier_options to = { .dir = o->disk_dir,
+                                          .max_bytes = o->disk_bytes,
+                                          .weights_digest = o->weights_digest,
+                                          .numerics = numerics };
+        memcpy(to.content, o->content, sizeof(to.content));
+        code = runner_tier_open(em->runner, &to, err);
+    }
     int n_samplers = ops_threads(m->be) < max_rows ? ops_threads(m->be) : max_rows;
     while (!code && em->n_samplers < n_samplers && em->n_samplers < ENGINE_SAMPLERS_MAX) {
         struct sampler *s = &em->samplers[em->n_samplers];

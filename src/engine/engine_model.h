@@ -22,7 +22,14 @@ struct engine_model_options {
     int32_t max_step_rows;      /* 0 = ENGINE_MODEL_STEP_ROWS */
     enum dtype cache_type;      /* F32 unless set: the commands pass F16 */
     int64_t keep_bytes;         /* see runner.h */
+    const char *disk_dir;       /* where kept histories are on disk; NULL = nowhere */
+    int64_t disk_bytes;         /* of that directory's files, at most */
+    uint8_t content[16];        /* tier_space_content of the weights, where there is a disk_dir */
+    const char *numerics;       /* NULL = ENGINE_MODEL_NUMERICS; tests name others */
 };
+
+/* Version of the CPU contract of docs/numerics.md: every CPU backend, level and thread count gives its bits. */
+#define ENGINE_MODEL_NUMERICS "cpu-1"
 
 #define ENGINE_MODEL_ROWS      16
 #define ENGINE_MODEL_STEP_ROWS 512

@@ -426,6 +426,23 @@ int32_t prefix_idle(const struct prefix *p)
     return p->pool ? p->pool->n_idle : 0;
 }
 
+bool prefix_view(const struct prefix *p, int32_t node, struct prefix_view *out)
+{
+    const struct prefix_node *d = node >= 0 && node < p->n_slots ? &p->nodes[node] : NULL;
+    if (!d || d->n <= 0)
+        return false;
+    const struct prefix_node *up = &p->nodes[d->parent];
+    *out = (struct prefix_view){ .parent = node_is_root(up) ? -1 : d->parent,
+                                 .n = d->n,
+                                 .page = d->page,
+                                 .ids = d->ids,
+                                 .seconds = d->seconds };
+    for (; !node_is_root(up); up = &p->nodes[up->parent])
+        out->offset += P;
+    out->salt = up->salt;
+    return true;
+}
+
 void prefix_trim(struct prefix *p)
 {
     int32_t n = prefix_idle(p) - p->max_idle;

@@ -85,6 +85,17 @@ void prefix_trim(struct prefix *p);
 /* Pages that only the tree holds: what prefix_evict could free in the end. */
 int32_t prefix_idle(const struct prefix *p);
 
+/* A node and where it stands. False: the number is a root's or nobody's. */
+struct prefix_view {
+    int32_t parent; /* -1: its parent is a root */
+    int32_t n, page;
+    int32_t offset;      /* tokens before its ids */
+    const int32_t *ids;  /* [n] */
+    const uint8_t *salt; /* [ENGINE_SALT_BYTES] */
+    double seconds;      /* that computing its ids again would take */
+};
+bool prefix_view(const struct prefix *p, int32_t node, struct prefix_view *out);
+
 /* held[page] += 1 for each node, for kv_pool_check. */
 void prefix_count_held(const struct prefix *p, int32_t *held);
 /* Errors: ERR_STATE, naming the first violation. */

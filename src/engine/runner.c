@@ -43,8 +43,7 @@ static int64_t runner_seq_bytes(const struct runner *r, int64_t n_tokens)
 
 /* --- sizes --- */
 
-/* Bytes of a page in layer i; 0: it keeps no positions, or reads another one's. */
-static size_t runner_layer_page(const struct runner *r, int64_t i)
+size_t runner_layer_page(const struct runner *r, int64_t i)
 {
     struct backend *be = r->model->be;
     const struct model_layer *l = &r->model->layers[i];
@@ -228,6 +227,7 @@ void runner_free(struct runner *r)
             kv_table_release(&r->seqs[i].tables[g]);
         }
     mem_free(MEM_CAT_KV, r->seqs);
+    runner_tier_close(r);
     runner_keep_free(r);
     runner_state_free(r);
     if (r->slab)
@@ -268,6 +268,7 @@ void runner_rewind(struct runner *r, int32_t seq)
 {
     struct runner_seq *s = &r->seqs[seq];
     BUG_ON(!s->is_open);
+    runner_fetch_end(r, seq);
     runner_drop_snapshots(r, seq, 0);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &s->tables[g]);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "engine/prefix.h"
+#include "engine/tier.h"
 #include "model/model.h"
 
 struct runner_options {
@@ -46,8 +47,11 @@ struct runner_snapshot {
     struct kv_table table; /* its slot, where it is held */
 };
 
+struct runner_tier; /* runner_tier.c */
+
 /* What a sequence that has ended left of windows and states behind its first len tokens (0 = nothing is held). */
 struct runner_end {
+    bool is_due;  /* to be written to disk */
     int32_t node; /* of the tree, in which the last of the tokens lies */
     int32_t len;
     uint64_t age;
@@ -77,6 +81,7 @@ struct runner {
     uint64_t next_end;
     const struct runner_end *end_in_use; /* that a sequence is beginning with: not to be dropped */
     int64_t keep_bytes_max;
+    struct runner_tier *tier;                  /* NULL: nothing is kept on disk */
     int32_t *ids, *pos;                        /* [max_rows] */
     uint8_t *failed;                           /* [max_rows] */
     int32_t *out_rows;                         /* [max_out] */
@@ -163,6 +168,38 @@ bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens);
  * sequences are as before but the cache above their lengths is undefined. */
 enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n,
                           struct err *err) MUST_CHECK;
+
+/* --- kept histories on disk (tier.h) --- */
+
+struct runner_tier_options {
+    const char *dir;
+    int64_t max_bytes;
+    const char *
+        weights_digest; /* 64 hex digits, as weights_digest writes them; shorter ones count as they are */
+    uint8_t content[16]; /* of all the tensors' bytes (tier_space_content) */
+    const char *numerics;
+};
+
+/* From now on what is kept is written behind to files of a directory, and what is not in memory is looked for there. Need: keep_bytes > 0
+ * and a model that keeps. Errors: those of tier_open; ERR_INVALID - nothing is kept in memory. */
+enum err_code runner_tier_open(struct runner *r, const struct runner_tier_options *o,
+                               struct err *err) MUST_CHECK;
+/* On the disk thread, when runner_tier_tend has something to do. */
+void runner_tier_set_wake(struct runner *r, void (*wake)(void *arg), void *arg);
+/* Between steps: take what was read into memory, hand over what is to be written. Never waits, allocates nothing. Returns the clock_us()
+ * at which it is due again at the latest; 0 = only when woken. Without a directory: 0. */
+int64_t runner_tier_tend(struct runner *r);
+
+/* Look on disk for a longer beginning of ids [n] than what is kept in memory. True: it is being read and will be there for runner_reuse;
+ * the ids stay where they are until runner_is_fetching says no, or the sequence is rewound or closed. */
+bool runner_fetch(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
+                  const int32_t *ids, int32_t n);
+bool runner_is_fetching(const struct runner *r, int32_t seq);
+
+/* Make all that is kept now durable. runner_flush_state: whether it is over, and then what became of it. */
+void runner_flush(struct runner *r);
+bool runner_flush_is_over(struct runner *r, bool *is_durable);
+void runner_tier_stats(const struct runner *r, struct tier_stats *out);
 
 /* The ledger of the pools. */
 void runner_usage(const struct runner *r, struct engine_usage *out);

@@ -1,5 +1,5 @@
 /* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_state.c: slots of recurrent layers.
- * runner_keep.c: histories that outlive their sequences. */
+ * runner_keep.c: histories that outlive their sequences. runner_tier.c: those on disk. */
 #ifndef PLUMB_ENGINE_RUNNER_INT_H
 #define PLUMB_ENGINE_RUNNER_INT_H
 
@@ -36,6 +36,25 @@ bool runner_make_room(struct runner *r, int group, int32_t n);
 void runner_trim(struct runner *r);
 /* Pages of the group that only kept histories hold. */
 int32_t runner_kept_pages(const struct runner *r, int group);
+
+/* Bytes of a page in layer i; 0: it keeps no positions, or reads another one's. */
+size_t runner_layer_page(const struct runner *r, int64_t i);
+
+/* Tokens of the longest end that ids begin with; 0 = none. */
+int32_t runner_end_tokens(struct runner *r, const struct prefix_hit *hit, const int32_t *ids);
+/* The end that was unused for longest is given up if no other is free. NULL: all are in use. Its tables are empty. */
+struct runner_end *runner_end_take(struct runner *r);
+
+/* --- kept histories on disk --- */
+
+/* Nodes of the tree that ids [n] lie in were kept: those that no file holds are to be written. */
+void runner_tier_kept(struct runner *r, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
+                      int32_t n);
+/* The node goes: it is not to be written any more. */
+void runner_tier_removed(struct runner *r, int32_t node);
+/* The sequence does not wait for the disk any more. */
+void runner_fetch_end(struct runner *r, int32_t seq);
+void runner_tier_close(struct runner *r);
 
 /* --- recurrent layers --- */
 

@@ -22,6 +22,7 @@ static void end_drop(struct runner *r, struct runner_end *e)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &e->tables[g]);
     e->len = 0;
+    e->is_due = false;
 }
 
 static int64_t end_bytes(const struct runner *r, const struct runner_end *e)
@@ -47,6 +48,7 @@ static struct runner_end *end_oldest(struct runner *r)
 static void end_moved(void *ctx, int32_t node, int32_t heir)
 {
     struct runner *r = ctx;
+    runner_tier_removed(r, node);
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
         if (!end_is_held(e) || e->node != node)
@@ -57,23 +59,31 @@ static void end_moved(void *ctx, int32_t node, int32_t heir)
     }
 }
 
+struct runner_end *runner_end_take(struct runner *r)
+{
+    for (int32_t i = 0; i < r->n_ends; i++)
+        if (!end_is_held(&r->ends[i]))
+            return &r->ends[i];
+    struct runner_end *oldest = end_oldest(r);
+    if (oldest)
+        end_drop(r, oldest);
+    return oldest;
+}
+
 /* The sequence's window and state become an end: its table's references are taken over when it lets go of them. */
 static void end_put(struct runner *r, const struct runner_seq *s, int32_t node)
 {
-    struct runner_end *to = NULL;
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
         if (end_is_held(e) && e->node == node && e->len == s->len) {
             e->age = r->next_end++;
             return;
         }
-        if (!end_is_held(e))
-            to = e;
     }
-    if (!to) {
-        to = end_oldest(r);
-        end_drop(r, to);
-    }
+    struct runner_end *to = runner_end_take(r);
+    if (!to)
+        return;
+    to->is_due = r->tier != NULL;
     to->node = node;
     to->len = s->len;
     to->age = r->next_end++;
@@ -94,6 +104,12 @@ static struct runner_end *end_find(struct runner *r, const struct prefix_hit *hi
             best = e;
     }
     return best;
+}
+
+int32_t runner_end_tokens(struct runner *r, const struct prefix_hit *hit, const int32_t *ids)
+{
+    const struct runner_end *e = end_find(r, hit, ids);
+    return e ? e->len : 0;
 }
 
 /* --- memory --- */
@@ -189,6 +205,8 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_B
         runner_settle(r, seq, s->len);
     int32_t node = prefix_put(&r->prefix, salt, ids, n_tokens, s->tables[MODEL_GROUP_FULL].pages,
                               r->token_seconds, only_full);
+    if (node >= 0 && r->tier)
+        runner_tier_kept(r, salt, ids, n_tokens);
     if (node >= 0 && !only_full && n_tokens == s->len && r->n_ends > 0)
         end_put(r, s, node);
 }

@@ -36,13 +36,17 @@ void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config)
         .end_ids = end_ids,
         .n_end = 1,
         .model_id = "tiny",
-        .weights_digest = "d",
+        .weights_digest = config->digest ? config->digest : "d",
         .n_ctx = config->n_ctx,
         .kv_bytes = config->kv_bytes,
         .max_rows = config->max_rows,
         .max_step_rows = config->max_step_rows ? config->max_step_rows : 32,
-        .cache_type = DTYPE_F16,
+        .cache_type = config->cache_type ? config->cache_type : DTYPE_F16,
         .keep_bytes = config->keep_bytes,
+        .disk_dir = config->disk_dir,
+        .disk_bytes = config->disk_bytes ? config->disk_bytes : (int64_t)1 << 30,
+        .content = { config->content },
+        .numerics = config->numerics,
     };
     tiny_engine_must(engine_model_new(&eo, &t->engine, &err), config->file, &err);
 }

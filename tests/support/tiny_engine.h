@@ -20,6 +20,12 @@ struct tiny_config {
     int32_t n_ctx, max_rows, max_step_rows;
     int64_t kv_bytes, keep_bytes;
     int threads; /* 0 = 1 */
+    /* Kept histories on disk; NULL = none. What else names their space, where it is not the usual. */
+    const char *disk_dir;
+    int64_t disk_bytes;    /* 0 = 1 GiB */
+    enum dtype cache_type; /* 0 = F16 */
+    const char *digest, *numerics;
+    uint8_t content;
 };
 
 void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config);

@@ -1,0 +1,52 @@
+/* runner_tier_int.h - kept histories between memory and disk: what runner_tier.c (writing, turns, life) and runner_fetch.c (reading)
+ * share. */
+#ifndef PLUMB_ENGINE_RUNNER_TIER_INT_H
+#define PLUMB_ENGINE_RUNNER_TIER_INT_H
+
+#include "engine/runner_int.h"
+
+struct fetch {
+    bool is_wanted;     /* in line, or being read */
+    const int32_t *ids; /* the caller's [n] */
+    int32_t n;
+    uint8_t salt[ENGINE_SALT_BYTES];
+    uint64_t ticket; /* order of arrival, and the tag of its jobs */
+};
+
+struct runner_tier {
+    struct tier *tier;
+    struct tier_key *keys; /* [nodes of the tree] */
+    int32_t *wishes;       /* [wish_cap] ring of nodes to write; -1 = gone */
+    int32_t *wish_at;      /* [nodes of the tree] place in the ring; -1 = none, WISH_OUT */
+    int32_t wish_cap, wish_first, n_wishes;
+    struct fetch *fetches; /* [max_seqs] */
+    uint64_t next_ticket;
+    struct kv_table page; /* of the full group: where a page for what is read comes from */
+    /* The fetch that is being read. */
+    int32_t active; /* sequence; -1 = none */
+    int64_t deadline_us;
+    int32_t level, n_levels; /* nodes of the prompt: next to ask for, last to ask for + 1 */
+    int32_t n_out;           /* reads that are not back */
+    struct tier_key at;      /* key of the node before `level` */
+    bool has_last;           /* then: */
+    struct tier_record last;
+    int32_t last_run; /* of its ids */
+    double seconds;   /* that computing all that would take */
+    /* A flush. */
+    bool is_flushing, is_syncing;
+    bool is_flush_over, is_durable;
+    int64_t dropped_before;
+};
+
+/* Page `page` of a group's layers, or a slot, to (is_out) or from `bytes`. Returns what follows. */
+uint8_t *runner_move_page(struct runner *r, int group, int32_t page, uint8_t *bytes, bool is_out);
+uint8_t *runner_move_slot(struct runner *r, int32_t slot, uint8_t *bytes, bool is_out);
+
+/* The next in line begins, if memory still lacks what it wants; then ask for as much as there are buffers for. */
+void fetch_begin(struct runner *r);
+void fetch_ask(struct runner *r);
+/* A read of the active fetch came back. */
+void fetch_back(struct runner *r, const struct tier_job *job);
+void fetch_over(struct runner_tier *t);
+
+#endif
