@@ -17,8 +17,8 @@ struct serve_options {
     const char *host, *allow_host, *cors_origin, *alias, *chat_template, *log, *trace;
     const char *api_key_file, *tls_cert, *tls_key;
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
-    int64_t store_bytes, store_days, prompt_cache;
-    const char *state_dir;
+    int64_t store_bytes, store_days, prompt_cache, ssd_cache_max;
+    const char *state_dir, *ssd_cache;
     bool strict_model, metrics_public, insecure_listen, no_store;
     struct server_sampling sampling;
 };
@@ -31,6 +31,7 @@ static void serve_defaults(void *options)
     o->rows = 16;
     o->drain_seconds = -1;
     o->prompt_cache = -1;
+    o->ssd_cache_max = (int64_t)20 << 30;
     server_sampling_unset(&o->sampling);
 }
 
@@ -64,8 +65,10 @@ static int serve_run(void *options)
     struct serve_model m = { .options = o->load,
                              .template_path = o->chat_template,
                              .max_rows = (int32_t)o->rows,
-                             .keep_bytes =
-                                 o->prompt_cache < 0 ? RUNNER_KEEP_ALL : o->prompt_cache };
+                             .keep = { .bytes =
+                                           o->prompt_cache < 0 ? RUNNER_KEEP_ALL : o->prompt_cache,
+                                       .dir = o->ssd_cache,
+                                       .disk_bytes = o->ssd_cache_max } };
     struct server_config config = {
         .host = o->host,
         .port = (int)o->port,
@@ -160,6 +163,11 @@ const struct cli_verb cmd_serve = {
               "most of the cache that may keep finished prompts and answers; 0 = none; default "
               "all that no answer needs",
               CLI_FLAG_SIZE, AT(prompt_cache), 0, 1e15 },
+            { "ssd-cache", "DIR",
+              "keep finished prompts and answers there, too: they are found after a restart",
+              CLI_FLAG_STRING, AT(ssd_cache), 0, 0 },
+            { "ssd-cache-max", "SIZE", "most bytes of the files in --ssd-cache; default 20G",
+              CLI_FLAG_SIZE, AT(ssd_cache_max), 1 << 20, 1e15 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },
             { "max-stall-ms", "N",

@@ -5,6 +5,7 @@
 #include "cli/load_template.h"
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
+#include "engine/tier_space.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/ref/ref.h"
 
@@ -155,7 +156,8 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     return code;
 }
 
-enum err_code load_engine(struct load *l, int32_t max_rows, int64_t keep_bytes, struct err *err)
+enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_keep *keep,
+                          struct err *err)
 {
     char digest[65];
     weights_digest(l->weights, digest);
@@ -166,10 +168,18 @@ enum err_code load_engine(struct load *l, int32_t max_rows, int64_t keep_bytes, 
                                       .n_ctx = l->o->ctx,
                                       .kv_bytes = l->o->kv_memory,
                                       .max_rows = max_rows,
-                                      .keep_bytes = keep_bytes,
+                                      .keep_bytes = keep->bytes,
+                                      .disk_dir = keep->dir,
+                                      .disk_bytes = keep->disk_bytes,
                                       .cache_type = l->cache_type };
     if (o.kv_bytes == 0)
         o.kv_bytes = load_kv_default();
+    if (keep->dir) {
+        int64_t start = clock_us();
+        tier_space_content(l->weights, o.content);
+        log_debug("tier", "the weights' bytes were hashed in %.0f ms",
+                  (double)(clock_us() - start) * 1e-3);
+    }
     o.end_ids = tokenizer_end_ids(l->tokenizer, &o.n_end);
     return engine_model_new(&o, &l->engine, err);
 }

@@ -97,8 +97,13 @@ struct load {
 
 /* Weights, backend, model, tokenizer. o is borrowed until load_close. Errors: of each part; *l is closed then. */
 enum err_code load_open(struct load *l, const struct load_options *o, struct err *err) MUST_CHECK;
-/* Then an engine with room for max_rows rows at a time, which keeps histories in keep_bytes of its cache (runner.h). */
-enum err_code load_engine(struct load *l, int32_t max_rows, int64_t keep_bytes,
+/* Then an engine with room for max_rows rows at a time. */
+struct load_keep {      /* where it keeps histories: all zero, nowhere */
+    int64_t bytes;      /* of its cache (runner.h) */
+    const char *dir;    /* on disk; NULL = not there */
+    int64_t disk_bytes; /* of that directory's files, at most */
+};
+enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_keep *keep,
                           struct err *err) MUST_CHECK;
 /* The chat template, if the file has one. Errors: those of template_parse. */
 enum err_code load_chat(struct load *l, struct err *err) MUST_CHECK;

@@ -89,7 +89,7 @@ enum err_code serve_model_open(struct serve_model *m, struct server_model *out, 
     if (code == ERR_OK)
         code = serve_model_sampling(m->load.weights, &out->sampling, err);
     if (code == ERR_OK)
-        code = load_engine(&m->load, m->max_rows, m->keep_bytes, err);
+        code = load_engine(&m->load, m->max_rows, &m->keep, err);
     if (code != ERR_OK)
         return code;
     out->tokenizer = m->load.tokenizer;

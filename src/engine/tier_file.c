@@ -208,7 +208,8 @@ enum err_code tier_header_read(const uint8_t *file, size_t n, const struct tier_
     return ERR_OK;
 }
 
-bool tier_payload_is_whole(const uint8_t *file, size_t n)
+/* Does the payload have the sum that its header says? n: bytes of header and payload. */
+static bool tier_payload_is_whole(const uint8_t *file, size_t n)
 {
     struct tier_header h;
     memcpy(&h, file, sizeof(h));

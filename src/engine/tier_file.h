@@ -70,9 +70,6 @@ void tier_header_write(uint8_t *file, const struct tier_space *space, const stru
  * version; ERR_STATE - whole, but of another namespace (names the part). r is filled in that last case, too. */
 enum err_code tier_header_read(const uint8_t *file, size_t n, const struct tier_space *space,
                                struct tier_record *r, struct err *err) MUST_CHECK;
-/* Does the payload have the sum that its header says? n: bytes of header and payload. */
-bool tier_payload_is_whole(const uint8_t *file, size_t n);
-
 /* DIR/NAME of a record's file. */
 void tier_file_path(char out[TIER_PATH_BYTES], const char *dir, enum tier_kind kind,
                     struct tier_key key);

@@ -312,6 +312,10 @@ static bool sched_let_in(struct sched *s, struct sched_row *row, struct err *err
     row->is_parked = false;
     row->n_fed = n;
     sched_count_found(s, row, n, is_shared);
+    if (row->is_new)
+        rank_charge(row->request,
+                    row->request->engine.n_prompt - row->result.n_shared - row->result.n_cached);
+    row->is_new = false;
     return true;
 }
 
@@ -332,7 +336,8 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
     struct sched_row *row = &s->rows[s->n_rows];
     *row = (struct sched_row){ .request = r,
                                .n_ids = r->engine.n_prompt + r->engine.n_begun,
-                               .is_parked = true };
+                               .is_parked = true,
+                               .is_new = true };
     row->result.n_tokens = r->engine.n_begun;
     enum err_code code = s->engine->ops->open(s->engine, &r->engine, &row->row, &err);
     if (code == ERR_NOMEM && s->n_rows > 0)
@@ -341,7 +346,9 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
         sched_drop_waiting(s, r, code, err.text);
         return true;
     }
-    if (!sched_let_in(s, row, &err)) {
+    row->is_fetching = s->engine->ops->fetch && s->engine->ops->fetch(s->engine, row->row);
+    s->stats.disk_waits += row->is_fetching;
+    if (!row->is_fetching && !sched_let_in(s, row, &err)) {
         s->engine->ops->close(s->engine, row->row);
         if (sched_is_memory_held(s))
             return false;
@@ -356,7 +363,6 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
     if (trace_is_on() && r->trace != 0)
         trace_span("engine.admission_wait", r->trace, r->submitted_us, row->opened_us,
                    "{\"rows\":%d}", s->n_rows);
-    rank_charge(r, r->engine.n_prompt - row->result.n_shared - row->result.n_cached);
     s->n_rows++;
     return true;
 }
@@ -384,12 +390,19 @@ static struct sched_request *sched_best_waiting(struct sched *s)
     return best;
 }
 
+/* It waits for the disk, while others go on. */
+static bool sched_is_fetching(const struct sched *s, struct sched_row *row)
+{
+    row->is_fetching = row->is_fetching && s->engine->ops->is_fetching(s->engine, row->row);
+    return row->is_fetching;
+}
+
 static struct sched_row *sched_best_parked(struct sched *s)
 {
     struct sched_row *best = NULL;
     for (int32_t i = 0; i < s->n_rows; i++) {
         struct sched_row *row = &s->rows[i];
-        if (row->is_parked && !row->is_done && !sched_rests(s, row) &&
+        if (row->is_parked && !row->is_done && !sched_rests(s, row) && !sched_is_fetching(s, row) &&
             (!best || rank_is_before(row->request, best->request)))
             best = row;
     }

@@ -8,7 +8,14 @@
 #define SCHED_MAIL           4096 /* commands waiting; new requests are bounded by max_waiting */
 #define SCHED_ACCOUNTS_SPARE 1024 /* keys without requests whose service is remembered */
 
-enum sched_mail_kind { SCHED_MAIL_NEW, SCHED_MAIL_CANCEL, SCHED_MAIL_PAUSE, SCHED_MAIL_RESUME };
+enum sched_mail_kind {
+    SCHED_MAIL_NEW,
+    SCHED_MAIL_CANCEL,
+    SCHED_MAIL_PAUSE,
+    SCHED_MAIL_RESUME,
+    SCHED_MAIL_WAKE, /* the engine has something to tend */
+    SCHED_MAIL_FLUSH,
+};
 
 struct sched_mail {
     enum sched_mail_kind kind;
@@ -79,6 +86,37 @@ void sched_publish(struct sched *s, const struct sched_event *ev)
 
 /* --- stages of the loop --- */
 
+static void sched_publish_flushed(struct sched *s, req_id id, bool is_durable)
+{
+    struct sched_event ev = { .kind = SCHED_EVENT_FLUSHED, .id = id, .is_durable = is_durable };
+    sched_publish(s, &ev);
+}
+
+static void sched_begin_flush(struct sched *s, req_id id)
+{
+    if (!s->engine->ops->flush || s->n_flushes == SCHED_FLUSHES) {
+        sched_publish_flushed(s, id, false);
+        return;
+    }
+    s->flushes[s->n_flushes++] = id;
+    s->engine->ops->flush(
+        s->engine); /* one that is under way begins again: it may lack what came since */
+}
+
+/* What the engine's own thread has done, before rows are let in that may have waited for it. */
+static void sched_tend(struct sched *s)
+{
+    bool is_durable;
+    if (!s->engine->ops->tend)
+        return;
+    s->tend_us = s->engine->ops->tend(s->engine);
+    if (s->n_flushes == 0 || !s->engine->ops->flush_is_over(s->engine, &is_durable))
+        return;
+    for (int32_t i = 0; i < s->n_flushes; i++)
+        sched_publish_flushed(s, s->flushes[i], is_durable);
+    s->n_flushes = 0;
+}
+
 static void sched_handle_mail(struct sched *s, const struct sched_mail *m)
 {
     switch (m->kind) {
@@ -99,6 +137,12 @@ static void sched_handle_mail(struct sched *s, const struct sched_mail *m)
             if (s->rows[i].request->id == m->id)
                 s->rows[i].is_paused = m->kind == SCHED_MAIL_PAUSE;
         break;
+    case SCHED_MAIL_WAKE:
+        s->is_woken = false;
+        break;
+    case SCHED_MAIL_FLUSH:
+        sched_begin_flush(s, m->id);
+        break;
     }
 }
 
@@ -106,6 +150,8 @@ static void sched_handle_mail(struct sched *s, const struct sched_mail *m)
 static enum err_code sched_wait_mail(struct sched *s, struct sched_mail *m)
 {
     int64_t deadline = sched_next_deadline(s), now = clock_us();
+    if (s->tend_us != 0 && (deadline == 0 || s->tend_us < deadline))
+        deadline = s->tend_us;
     if (deadline == 0)
         return queue_pop(&s->mail, m);
     return queue_pop_timed(&s->mail, m, deadline > now ? deadline - now : 1);
@@ -139,7 +185,7 @@ static bool sched_has_done(const struct sched *s)
 /* One turn, over and over. The order of the stages is part of the design:
  * 1. mail and deadlines first, so that a cancel that has arrived is never followed by another step of its row;
  * 2. retire before admitting, so that a row's place and memory serve the next request in the same turn;
- * 3. rows that run get their memory before those that would start;
+ * 3. rows that run get their memory before those that would start; what came from disk is there before either looks for it;
  * 4. admit before building, so that a new prompt takes part in this very step;
  * 5. build: all decoding rows, then prompts up to the stall bound, most entitled first;
  * 6. forward, sampling, verification and commit are the engine's: after it a row's state is whole again;
@@ -149,8 +195,9 @@ static void sched_loop(struct sched *s)
     bool is_idle = true;
     while (sched_take_mail(s, is_idle)) { /* 1 */
         sched_expire(s);
-        sched_retire(s);     /* 2 */
-        sched_grow(s);       /* 3 */
+        sched_retire(s); /* 2 */
+        sched_tend(s);   /* 3 */
+        sched_grow(s);
         sched_admit(s);      /* 4 */
         sched_build_step(s); /* 5 */
         if (s->n_work > 0) {
@@ -160,6 +207,15 @@ static void sched_loop(struct sched *s)
         is_idle = s->n_work == 0 && !sched_has_done(s);
         sched_wake(s);
     }
+}
+
+/* Thread: any of the engine's. */
+static void sched_wake_up(void *arg)
+{
+    struct sched *s = arg;
+    struct sched_mail m = { .kind = SCHED_MAIL_WAKE };
+    if (!atomic_exchange(&s->is_woken, true) && queue_try_push(&s->mail, &m) != ERR_OK)
+        s->is_woken = false; /* full: there are turns anyway */
 }
 
 static void *sched_thread(void *arg)
@@ -186,10 +242,16 @@ static void *sched_thread(void *arg)
     s->results = mem_alloc(MEM_CAT_SERVER, n * sizeof(*s->results));
     int loading = SCHED_STATE_LOADING; /* a drain that came while loading stands */
     atomic_compare_exchange_strong(&s->state, &loading, SCHED_STATE_READY);
+    if (s->engine->ops->set_wake)
+        s->engine->ops->set_wake(s->engine, sched_wake_up, s);
+    atomic_store(&s->shown, s->engine);
     sched_publish(s, &ev);
     sched_wake(s);
     sched_loop(s);
     sched_end_all(s);
+    if (s->engine->ops->set_wake)
+        s->engine->ops->set_wake(s->engine, NULL, NULL);
+    atomic_store(&s->shown, NULL);
     s->engine->ops->free(s->engine);
     return NULL;
 }
@@ -254,6 +316,11 @@ enum err_code sched_cancel(struct sched *s, req_id id)
 enum err_code sched_pause(struct sched *s, req_id id, bool is_paused)
 {
     return sched_command(s, is_paused ? SCHED_MAIL_PAUSE : SCHED_MAIL_RESUME, id);
+}
+
+enum err_code sched_flush(struct sched *s, req_id id)
+{
+    return sched_command(s, SCHED_MAIL_FLUSH, id);
 }
 
 enum err_code sched_next_event(struct sched *s, struct sched_event *out, int64_t timeout_us)

@@ -47,6 +47,7 @@ enum sched_event_kind {
     SCHED_EVENT_FAILED,   /* it could not be loaded: err; nothing will ever be accepted */
     SCHED_EVENT_TOKEN,    /* one emitted token */
     SCHED_EVENT_FINISHED, /* the last event of a request */
+    SCHED_EVENT_FLUSHED,  /* a flush is over: all that was kept is durable, or not */
 };
 
 struct sched_token {
@@ -71,10 +72,11 @@ struct sched_finished {
 
 struct sched_event {
     enum sched_event_kind kind;
-    req_id id; /* TOKEN, FINISHED */
+    req_id id; /* TOKEN, FINISHED; FLUSHED: as sched_flush was given it */
     union {
         struct sched_token token;
         struct sched_finished finished;
+        bool is_durable;
         struct err err; /* FAILED */
     };
 };
@@ -115,6 +117,8 @@ struct sched_stats {          /* a snapshot; each number by itself */
     int64_t cached_tokens; /* not taken because kept */
     int64_t last_step_us;
     struct engine_usage cache;
+    struct engine_disk_stats disk;
+    int64_t disk_waits; /* requests that waited for what was read from disk */
     struct histogram_snapshot histograms[SCHED_HISTOGRAM_COUNT];
     int64_t
         step_started_us; /* clock_us() of the step that runs now; 0 = none. A watchdog reads it */
@@ -137,6 +141,9 @@ enum err_code sched_cancel(struct sched *s, req_id id) MUST_CHECK;
 
 /* A paused request keeps its row but takes no part in steps. Errors: as sched_cancel. */
 enum err_code sched_pause(struct sched *s, req_id id, bool is_paused) MUST_CHECK;
+
+/* Make all that is kept of finished prompts and answers durable; an event says when that is over. Errors: as sched_cancel. */
+enum err_code sched_flush(struct sched *s, req_id id) MUST_CHECK;
 
 /* The next event. timeout_us 0 = only if one is there (ERR_NOT_FOUND), else wait at most so long (ERR_TIMEOUT).
  * ERR_STATE after sched_stop began and all is read. */

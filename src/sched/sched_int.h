@@ -31,20 +31,24 @@ struct sched_row {
     int32_t n_prompt;   /* the most of the prompt that was ever taken or shared */
     int32_t
         n_again; /* ids that had been taken when it gave up its memory: they are taken a second time */
-    int32_t n_kept; /* tokens emitted by then */
-    bool is_paused; /* its reader is slow */
-    bool is_parked; /* has no memory; waits for some */
-    bool is_done;   /* retired before the next step */
+    int32_t n_kept;   /* tokens emitted by then */
+    bool is_paused;   /* its reader is slow */
+    bool is_parked;   /* has no memory; waits for some, or for: */
+    bool is_fetching; /* more of its prompt, from disk */
+    bool is_new;      /* it has not been let in yet */
+    bool is_done;     /* retired before the next step */
     int64_t opened_us, first_token_us, last_token_us;
     struct sched_finished result;
 };
+
+#define SCHED_FLUSHES 16 /* at a time */
 
 struct sched_counters {                /* one writer each unless said; read from anywhere */
     _Atomic int64_t waiting;           /* written by submitters too */
     _Atomic int64_t accepted, refused; /* written by submitters */
     _Atomic int64_t running, paused, finished, cancelled, failed, expired, preempted;
     _Atomic int64_t steps, prompt_tokens, tokens, shared_tokens, recomputed_tokens, cached_tokens;
-    _Atomic int64_t last_step_us, step_started_us;
+    _Atomic int64_t last_step_us, step_started_us, disk_waits;
     _Atomic int32_t n_groups; /* written once, after names and sizes */
     const char *group_names[ENGINE_GROUPS_MAX];
     int64_t group_page_bytes[ENGINE_GROUPS_MAX], group_pages[ENGINE_GROUPS_MAX];
@@ -59,6 +63,9 @@ struct sched {
     pthread_t thread;
     _Atomic int state;
     struct sched_counters stats;
+    _Atomic bool is_woken; /* mail says that the engine has something to tend */
+    /* Of the loaded engine, for sched_read_stats; NULL before. */
+    _Atomic(struct engine *) shown;
     /* engine thread only from here */
     struct engine *engine;
     struct sched_request *first, *last; /* waiting, oldest first */
@@ -75,8 +82,11 @@ struct sched {
     int32_t n_work;
     int32_t n_step_prompt; /* tokens of prompts in it */
     int64_t step_start_us, step_end_us;
-    double us_per_token; /* of a prompt, by the last steps; 0 = not known */
-    bool has_unread;     /* events pushed since the last wake */
+    double us_per_token;           /* of a prompt, by the last steps; 0 = not known */
+    bool has_unread;               /* events pushed since the last wake */
+    int64_t tend_us;               /* when the engine is to be tended again; 0 = when it says so */
+    req_id flushes[SCHED_FLUSHES]; /* [n_flushes] that are under way */
+    int32_t n_flushes;
 };
 
 /* --- rank.c --- */

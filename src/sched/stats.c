@@ -67,7 +67,11 @@ void sched_read_stats(const struct sched *s, struct sched_stats *out)
         .cached_tokens = c->cached_tokens,
         .last_step_us = c->last_step_us,
         .step_started_us = c->step_started_us,
+        .disk_waits = c->disk_waits,
     };
+    const struct engine *e = atomic_load(&s->shown);
+    if (e && e->ops->disk_stats)
+        e->ops->disk_stats(e, &out->disk);
     sched_read_cache(c, &out->cache);
     for (int i = 0; i < SCHED_HISTOGRAM_COUNT; i++)
         histogram_read(&c->histograms[i], &out->histograms[i]);

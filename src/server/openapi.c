@@ -57,6 +57,7 @@ static const struct operation operations[] = {
     { OPENAPI_DETOKENIZE, "", TEXTS, "Token ids to text", "DetokenizeRequest", "Text", NULL, TOKENS },
     { OPENAPI_APPLY_TEMPLATE, "", TEXTS, "Messages as the prompt that the template makes of them", "ApplyTemplateRequest", "Prompt", NULL, TOKENS },
     { OPENAPI_CANCEL, "", SERVER, "End the requests of that x-request-id", NULL, "Cancelled", NULL, "404" },
+    { OPENAPI_FLUSH, "", SERVER, "Make all kept histories durable (--ssd-cache)", NULL, "Flushed", NULL, "400 503" },
 };
 
 /* What may follow the question mark. */

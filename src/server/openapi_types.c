@@ -157,6 +157,7 @@ static const struct openapi_type openapi_types[] = {
       " training: bool, capabilities: map(bool)}", NULL },
     { "ModelList", "{object: 'list', data: Model[1,1], has_more: bool, first_id: string, last_id: string}", NULL },
     { "Cancelled", "{id: string, object: 'request', cancelled: int(1)}", NULL },
+    { "Flushed", "{durable: bool, files: int(0), bytes: int(0), pending: int(0), dropped: int(0), failed: int(0), elapsed_ms: int(0)}", NULL },
 };
 /* clang-format on */
 

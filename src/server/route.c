@@ -237,6 +237,7 @@ static const struct route routes[] = {
     { "/v1/messages/count_tokens", HTTP_METHOD_POST, .doc = OPENAPI_COUNT_TOKENS, .kind = PREPARE_COUNT_TOKENS },
     { "/signal", HTTP_METHOD_POST, .doc = OPENAPI_SIGNAL, .kind = PREPARE_SIGNAL },
     { "/v1/requests/", HTTP_METHOD_DELETE, .doc = OPENAPI_CANCEL, .now = route_cancel, .is_prefix = true },
+    { "/admin/cache/flush", HTTP_METHOD_POST, .doc = OPENAPI_FLUSH, .later = call_cache_flush },
     { "/tokenize", HTTP_METHOD_POST, .doc = OPENAPI_TOKENIZE, .kind = PREPARE_TOKENIZE },
     { "/detokenize", HTTP_METHOD_POST, .doc = OPENAPI_DETOKENIZE, .kind = PREPARE_DETOKENIZE },
     { "/apply-template", HTTP_METHOD_POST, .doc = OPENAPI_APPLY_TEMPLATE, .kind = PREPARE_APPLY_TEMPLATE },

@@ -106,6 +106,9 @@ static void server_handle_event(struct server *s, const struct sched_event *ev)
     case SCHED_EVENT_FINISHED:
         call_event(s, ev);
         break;
+    case SCHED_EVENT_FLUSHED:
+        call_cache_flushed(s, ev);
+        break;
     }
 }
 

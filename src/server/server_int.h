@@ -95,7 +95,8 @@ struct call {
     bool
         has_begun; /* head or reply are out: what goes wrong from here on is told by the response */
     bool is_dropped;          /* it was deleted while it ran: not to be kept */
-    int32_t n_store;          /* store jobs that will come back */
+    int32_t n_store;          /* store jobs, or a flush, that will come back */
+    bool is_flush;            /* it waits for one, whose id is its own */
     struct worker_job *again; /* to be prepared again, once its history is here */
     struct dialect_head head;
     struct leg *legs;             /* [n_legs] */
@@ -216,6 +217,11 @@ void call_stored(struct server *s, struct store_job *job);
 /* GET, DELETE and POST of /v1/responses/...; rest: what follows the last slash of that. */
 void call_response_ask(struct server *s, struct http_conn *c, const struct http_head *head,
                        const char *rest);
+
+/* --- call_cache.c: kept histories --- */
+void call_cache_flush(struct server *s, struct http_conn *c, const struct http_head *head,
+                     const char *rest);
+void call_cache_flushed(struct server *s, const struct sched_event *ev);
 
 /* --- leg.c: an answer's tokens to parts, and parts to the stream or to what the reply at the end needs --- */
 /* index, prompt, call and id are set. */

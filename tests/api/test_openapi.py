@@ -363,6 +363,7 @@ def replies_of_the_rest(client):
     model = client.call("get", "/v1/models")["data"][0]["id"]
     client.call("get", "/v1/models/{id}", id=model)
     client.call("get", "/v1/models/{id}", id="other", want=404)
+    client.call("post", "/admin/cache/flush")
     for path in ("/health", "/health/live", "/metrics", "/stats", "/v1", "/openapi.json"):
         client.call("get", path)
 

@@ -356,6 +356,27 @@ static void script_free(struct engine *e)
     mem_free(MEM_CAT_SERVER, s);
 }
 
+/* A disk that is always done. */
+static int64_t script_tend(struct engine *e)
+{
+    return 0;
+}
+
+static void script_flush(struct engine *e)
+{
+}
+
+static bool script_flush_is_over(struct engine *e, bool *is_durable)
+{
+    *is_durable = true;
+    return true;
+}
+
+static void script_disk_stats(const struct engine *e, struct engine_disk_stats *out)
+{
+    *out = (struct engine_disk_stats){ .is_there = 1, .is_on = 1 };
+}
+
 static const struct engine_ops script_ops = {
     .open = script_open,
     .grow = script_grow,
@@ -364,6 +385,10 @@ static const struct engine_ops script_ops = {
     .rewind = script_rewind,
     .step = script_step,
     .close = script_close,
+    .tend = script_tend,
+    .flush = script_flush,
+    .flush_is_over = script_flush_is_over,
+    .disk_stats = script_disk_stats,
     .usage = script_usage,
     .free = script_free,
 };
