@@ -178,6 +178,7 @@ static void call_describe(struct call *call)
         .is_base64 = p->embeddings.is_base64,
         .ranking = &p->ranking,
         .diagnosis = p->diagnosis,
+        .returns_ids = p->returns_ids,
         .compared = p->compares ? &call->compared : NULL,
         .has_earlier = p->compare_with[0] != '\0',
     };

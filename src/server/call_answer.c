@@ -182,6 +182,7 @@ static void call_token(struct leg *leg, const struct sched_token *t)
     if (!call_is_wanted(call) || leg->is_done)
         return;
     answer_add(&leg->answer, &t->token);
+    leg_add_id(leg, t->token.id);
     leg->text_safe = t->text_safe;
     leg->n_tokens++;
     if (!call->is_streaming) {

@@ -31,6 +31,7 @@ struct dialect_head { /* the same in all parts of a reply */
     const struct diagnosis *diagnosis;      /* of the first prompt; NULL: not asked for */
     const struct print_result *compared;    /* with an earlier request; NULL: not asked for */
     bool has_earlier;                       /* ... false: there is none yet */
+    bool returns_ids;                       /* the end of an answer brings its ids */
 };
 
 struct dialect_usage {
@@ -73,6 +74,8 @@ struct dialect_choice {
      * part of kind PART_CALL_ARGUMENTS. */
     const struct part *parts; /* [n_parts] */
     size_t n_parts;
+    const int32_t *ids; /* [n_ids] that spell what is shown, where they are kept */
+    size_t n_ids;
 };
 
 struct dialect {
@@ -110,6 +113,9 @@ extern const struct dialect dialect_responses;
 
 /* --- dialect_logprobs.c: a member "logprobs" or "prompt_logprobs" of a choice --- */
 struct json_writer;
+/* A member "token_ids", where it is asked for; of a stream's end. dialect_openai.c */
+void dialect_ids(struct json_writer *w, const struct dialect_head *h,
+                 const struct dialect_choice *c);
 /* A member "cache_diagnostics" of the usage, where it is asked for. dialect_openai.c */
 void dialect_diagnosis(struct json_writer *w, const struct dialect_head *h);
 /* A member "timings", as llama.cpp's clients read them. dialect_openai.c */

@@ -269,6 +269,7 @@ static void messages_close(struct buf *out, const struct dialect_head *h, struct
     messages_event(out, &w, "message_delta");
     json_field_object(&w, "delta");
     messages_write_stop(&w, c);
+    dialect_ids(&w, h, c);
     json_end_object(&w);
     messages_write_usage(&w, h, u->prompt_tokens, u->cached_tokens, u->completion_tokens);
     messages_event_end(out, &w);
@@ -307,6 +308,7 @@ static void messages_whole(struct buf *out, const struct dialect_head *h,
             messages_write_block(&w, h, n_blocks++, &c->parts[i], false);
     json_end_array(&w);
     messages_write_stop(&w, c);
+    dialect_ids(&w, h, c);
     messages_write_usage(&w, h, u->prompt_tokens, u->cached_tokens, u->completion_tokens);
     messages_write_diagnostics(&w, h);
     json_end_object(&w);

@@ -55,6 +55,17 @@ static void openai_usage(struct json_writer *w, const struct dialect_head *h,
     dialect_timings(w, u);
 }
 
+void dialect_ids(struct json_writer *w, const struct dialect_head *h,
+                 const struct dialect_choice *c)
+{
+    if (!h->returns_ids || c->finish == FINISH_NONE)
+        return;
+    json_field_array(w, "token_ids");
+    for (size_t i = 0; i < c->n_ids; i++)
+        json_int(w, c->ids[i]);
+    json_end_array(w);
+}
+
 void dialect_diagnosis(struct json_writer *w, const struct dialect_head *h)
 {
     if (!h->diagnosis)
@@ -181,6 +192,7 @@ static void openai_chat_chunk(struct buf *out, const struct dialect_head *h,
     }
     if (p)
         openai_delta(&w, p);
+    dialect_ids(&w, h, c);
     json_end_object(&w);
     if (p && p->kind == PART_CONTENT && !has_role) {
         dialect_chat_logprobs(&w, h, c);
@@ -259,7 +271,8 @@ static bool openai_has(const struct dialect_choice *c, enum part_kind kind)
 }
 
 /* content is null only where there are calls and nothing else. */
-static void openai_message(struct json_writer *w, const struct dialect_choice *c)
+static void openai_message(struct json_writer *w, const struct dialect_head *h,
+                           const struct dialect_choice *c)
 {
     json_begin_object(w);
     json_field_str(w, "role", "assistant");
@@ -273,6 +286,7 @@ static void openai_message(struct json_writer *w, const struct dialect_choice *c
         openai_joined(w, c, PART_REASONING);
     }
     json_field_null(w, "refusal");
+    dialect_ids(w, h, c);
     if (c->n_calls > 0) {
         json_field_array(w, "tool_calls");
         for (size_t i = 0; i < c->n_parts; i++)
@@ -295,7 +309,7 @@ static void openai_chat_whole(struct buf *out, const struct dialect_head *h,
         json_begin_object(&w);
         json_field_int(&w, "index", c[i].index);
         json_key(&w, "message");
-        openai_message(&w, &c[i]);
+        openai_message(&w, h, &c[i]);
         dialect_chat_logprobs(&w, h, &c[i]);
         openai_finish_reason(&w, &c[i]);
         json_end_object(&w);
@@ -331,6 +345,7 @@ static void openai_text_choice(struct json_writer *w, const struct dialect_head 
         json_field_null(w, "logprobs");
     }
     dialect_prompt_logprobs(w, h, c);
+    dialect_ids(w, h, c);
     openai_finish_reason(w, c);
     json_end_object(w);
 }

@@ -90,6 +90,7 @@ static void responses_close(struct buf *out, const struct dialect_head *h, struc
     o->cached_tokens = u->cached_tokens;
     o->output_tokens = u->completion_tokens;
     o->reasoning_tokens = u->reasoning_tokens;
+    response_add_ids(h->response, c->ids, c->n_ids);
     responses_log_cache(h, u);
 }
 

@@ -38,7 +38,7 @@ struct fields {
     bool stream, echo, ignore_eos, background;
     bool store; /* true unless given */
     bool add_generation_prompt, parallel_tool_calls;
-    bool cache_diagnostics;
+    bool cache_diagnostics, return_token_ids;
     int64_t thinking_budget;
 };
 

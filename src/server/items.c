@@ -1,14 +1,15 @@
 #include "server/items.h"
 #include "server/fields.h"
 #include "server/limits.h"
+#include "server/messages.h"
 
 #include <stdio.h>
 #include <string.h>
 
 void items_init(struct items *x)
 {
-    struct buf *const bufs[] = { &x->system, &x->messages, &x->reasoning,
-                                 &x->text,   &x->calls,    &x->origins };
+    struct buf *const bufs[] = { &x->system, &x->messages, &x->reasoning, &x->text,
+                                 &x->calls,  &x->origins,  &x->ids };
     *x = (struct items){ 0 };
     for (size_t i = 0; i < ARRAY_LEN(bufs); i++)
         buf_init(bufs[i], MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
@@ -22,6 +23,7 @@ void items_release(struct items *x)
     buf_release(&x->text);
     buf_release(&x->calls);
     buf_release(&x->origins);
+    buf_release(&x->ids);
 }
 
 /* --- texts --- */
@@ -119,6 +121,9 @@ static void items_flush(struct items *x)
         if (x->reasoning.len > 0) {
             json_field_strn(&w, "reasoning_content", x->reasoning.data, x->reasoning.len);
         }
+        if (x->ids.len > 0)
+            json_field_raw(&w, MESSAGES_TOKEN_IDS, x->ids.data, x->ids.len);
+        buf_reset(&x->ids);
         if (x->has_calls) {
             json_key(&w, "tool_calls");
             buf_add_char(&x->calls, ']');

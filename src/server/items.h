@@ -21,6 +21,8 @@ struct items {
     /* what item_reference names: NULL = unknown. May be NULL. */
     const struct json *(*find)(void *arg, const char *id);
     void *find_arg;
+    /* JSON: the ids of the reply whose items are added next: they go with its first message; "" = none. Set before items_add. */
+    struct buf ids;
     /* the assistant's message that is being gathered */
     bool is_open, has_text, has_calls;
     struct buf reasoning, text, calls;

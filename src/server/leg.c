@@ -39,6 +39,7 @@ void leg_init(struct leg *leg)
     buf_init(&leg->text, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     buf_init(&leg->parts, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     buf_init(&leg->tokens, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES * 2u);
+    buf_init(&leg->ids, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
 }
 
 void leg_release(struct leg *leg)
@@ -48,6 +49,7 @@ void leg_release(struct leg *leg)
     buf_release(&leg->text);
     buf_release(&leg->parts);
     buf_release(&leg->tokens);
+    buf_release(&leg->ids);
     mem_free(MEM_CAT_REQUEST, leg->told);
 }
 
@@ -80,6 +82,33 @@ static void leg_collect(struct leg *leg, const struct part *p)
         last->n = leg->text.len - last->at;
 }
 
+void leg_add_id(struct leg *leg, int32_t id)
+{
+    if (leg->call->prepared->keeps_ids)
+        buf_add(&leg->ids, &id, sizeof(id));
+}
+
+/* How many of the answer's ids spell what was shown of it: not what a stop string cut, nor half a character. */
+static size_t leg_whole_ids(const struct leg *leg)
+{
+    const int32_t *ids = (const int32_t *)(const void *)leg->ids.data;
+    size_t n = leg->ids.len / sizeof(*ids), n_whole = 0;
+    struct buf text;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
+    for (size_t i = 0; i < n; i++) {
+        struct tokenizer_str s = tokenizer_bytes(leg->answer.tokenizer, ids[i], false);
+        if ((int64_t)(text.len + s.len) > leg->text_safe)
+            break;
+        buf_add(&text, s.data, s.len);
+        size_t tail =
+            text.len < 4 ? text.len : 4; /* ends whole or not within a character's length */
+        if (utf8_complete_prefix(text.data + text.len - tail, tail) == tail)
+            n_whole = i + 1;
+    }
+    buf_release(&text);
+    return n_whole;
+}
+
 bool leg_choice(struct leg *leg, struct dialect_choice *out)
 {
     const struct call *call = leg->call;
@@ -105,7 +134,9 @@ bool leg_choice(struct leg *leg, struct dialect_choice *out)
         .n_calls = leg->n_calls,
         .stop_string = leg->end.finish == FINISH_STOP_STRING ? p->stops[leg->end.stop_index] : NULL,
         .parts = leg->told,
-        .n_parts = n
+        .n_parts = n,
+        .ids = (const int32_t *)(const void *)leg->ids.data,
+        .n_ids = leg_whole_ids(leg),
     };
     if (!call->is_streaming) {
         const struct prepared_prompt *prompt = &p->prompts[leg->prompt];
@@ -120,7 +151,7 @@ bool leg_choice(struct leg *leg, struct dialect_choice *out)
         }
     }
     return !leg->text.failed && !leg->parts.failed && !leg->tokens.failed &&
-           !leg->answer.bytes.failed;
+           !leg->answer.bytes.failed && !leg->ids.failed;
 }
 
 /* --- parts --- */

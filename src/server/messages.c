@@ -208,7 +208,7 @@ static bool messages_write_member(struct messages_writer *m, const struct json_m
         return true;
     if (is_calls && x->value.type == JSON_TYPE_ARRAY && x->value.n == 0)
         return true; /* some clients send it with every message: no calls, as if absent */
-    if (messages_is_reasoning(key))
+    if (messages_is_reasoning(key) || strcmp(key, MESSAGES_TOKEN_IDS) == 0)
         return true;
     json_key(&m->w, key);
     if (strcmp(key, "role") == 0)

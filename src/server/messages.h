@@ -5,6 +5,9 @@
 #include "server/api_error.h"
 #include "json/json.h"
 
+#define MESSAGES_TOKEN_IDS \
+    "token_ids" /* of an assistant's message: the ids that it was sampled with; no template sees it */
+
 enum messages_flags {
     MESSAGES_FLAG_DEVELOPER =
         1 << 0, /* the template knows the role "developer": else it becomes "system" */

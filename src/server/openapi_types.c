@@ -30,8 +30,8 @@ static const struct openapi_type openapi_types[] = {
 
     /* --- chat, requests --- */
     { "ChatMessage", "{role: 'system' | 'developer' | 'user' | 'assistant' | 'tool' | 'function', content?: string | ChatPart[] | null, name?: string | null,"
-      " tool_calls?: ChatCall[] | null, tool_call_id?: string | null, reasoning_content?: string | null}",
-      "members that are not listed reach the template as they are" },
+      " tool_calls?: ChatCall[] | null, tool_call_id?: string | null, reasoning_content?: string | null, token_ids?: Token[] | null}",
+      "token_ids: of an assistant's message, the ids that it was sampled with; members that are not listed reach the template as they are" },
     { "ChatPart", "{type: 'text' | 'input_text' | 'output_text', text: string} | {type: 'refusal', refusal: string}", "parts are joined by a newline" },
     { "ChatCall", "{id?: string | null, type?: 'function' | null, function: {name: string, arguments?: string | object | null}}",
       "arguments that hold a JSON object reach the template as that object" },
@@ -41,20 +41,20 @@ static const struct openapi_type openapi_types[] = {
     /* --- chat, replies --- */
     { "ChatCompletion", "{" COMPLETION_HEAD ", object: 'chat.completion', choices: {index: int(0), message: ChatAnswer, logprobs: ChatLogprobs | null, finish_reason: ChatFinish}[1], usage: Usage, timings: Timings}", NULL },
     { "ChatFinish", "'stop' | 'length' | 'tool_calls'", NULL },
-    { "ChatAnswer", "{role: 'assistant', content: string | null, reasoning_content?: string, refusal: null, tool_calls?: {id: string, type: 'function', function: {name: string, arguments: string}}[1]}",
+    { "ChatAnswer", "{role: 'assistant', content: string | null, reasoning_content?: string, refusal: null, token_ids?: Token[], tool_calls?: {id: string, type: 'function', function: {name: string, arguments: string}}[1]}",
       "content is null only where there are calls and nothing else" },
     { "ChatLogprobs", "{content: ChatLogprob[], refusal: null}", NULL },
     { "ChatLogprob", "{token: string, logprob: number, bytes: int(0,255)[], top_logprobs: {token: string, logprob: number, bytes: int(0,255)[]}[]}", NULL },
     { "ChatChunk", "{" COMPLETION_HEAD ", object: 'chat.completion.chunk', choices: {index: int(0), delta: ChatDelta, logprobs: ChatLogprobs | null, finish_reason: ChatFinish | null}[0,1],"
       " usage?: Usage | null, timings?: Timings}",
       "the last one has no choices and the usage, where that was asked for" },
-    { "ChatDelta", "{role?: 'assistant', content?: string, reasoning_content?: string, tool_calls?: {index: int(0), id?: string, type?: 'function', function: {name?: string, arguments: string}}[1]}", NULL },
+    { "ChatDelta", "{role?: 'assistant', content?: string, reasoning_content?: string, token_ids?: Token[], tool_calls?: {index: int(0), id?: string, type?: 'function', function: {name?: string, arguments: string}}[1]}", NULL },
     { "ChatEvent", "ChatChunk | Error", NULL },
 
     /* --- completions --- */
-    { "Completion", "{" COMPLETION_HEAD ", object: 'text_completion', choices: {text: string, index: int(0), logprobs: TextLogprobs | null, prompt_logprobs?: PromptLogprobs, finish_reason: 'stop' | 'length'}[1],"
+    { "Completion", "{" COMPLETION_HEAD ", object: 'text_completion', choices: {text: string, index: int(0), logprobs: TextLogprobs | null, prompt_logprobs?: PromptLogprobs, token_ids?: Token[], finish_reason: 'stop' | 'length'}[1],"
       " usage: Usage, timings: Timings}", NULL },
-    { "CompletionChunk", "{" COMPLETION_HEAD ", object: 'text_completion', choices: {text: string, index: int(0), logprobs: TextLogprobs | null, prompt_logprobs?: PromptLogprobs, finish_reason: 'stop' | 'length' | null}[0,1],"
+    { "CompletionChunk", "{" COMPLETION_HEAD ", object: 'text_completion', choices: {text: string, index: int(0), logprobs: TextLogprobs | null, prompt_logprobs?: PromptLogprobs, token_ids?: Token[], finish_reason: 'stop' | 'length' | null}[0,1],"
       " usage?: Usage | null, timings?: Timings}", NULL },
     { "CompletionEvent", "CompletionChunk | Error", NULL },
     { "TextLogprobs", "{tokens: string[], token_logprobs: (number | null)[], top_logprobs: (map(number) | null)[], text_offset: int(0)[]}", NULL },
@@ -114,7 +114,7 @@ static const struct openapi_type openapi_types[] = {
     { "InputTokens", "{object: 'response.input_tokens', input_tokens: int(1)}", NULL },
 
     /* --- messages, requests --- */
-    { "MessagesMessage", "{role: 'user', content: string | UserBlock[]} | {role: 'assistant', content: string | AssistantBlock[]} | {role: 'system', content: string | TextBlock[]}", NULL },
+    { "MessagesMessage", "{role: 'user', content: string | UserBlock[]} | {role: 'assistant', content: string | AssistantBlock[], token_ids?: Token[] | null} | {role: 'system', content: string | TextBlock[]}", NULL },
     { "TextBlock", "{type: 'text', text: string} | {type: 'document', source: {type: 'text', data: string}}", NULL },
     { "UserBlock", "TextBlock | {type: 'tool_result', tool_use_id: string, content?: string | TextBlock[] | null, is_error?: bool | null}", NULL },
     { "AssistantBlock", "TextBlock | {type: 'thinking', thinking: string, signature?: string | null} | {type: 'redacted_thinking', data?: string | null} | {type: 'tool_use', id: string, name: string, input?: object | null}", NULL },
@@ -122,7 +122,7 @@ static const struct openapi_type openapi_types[] = {
 
     /* --- messages, replies --- */
     { "MessagesError", "{type: 'error', error: {type: string, message: string}, request_id?: string}", NULL },
-    { "Message", "{" MESSAGE_HEAD ", stop_reason: StopReason, stop_sequence: string | null, usage: MessagesUsage, diagnostics?: MessagesDiagnostics | null}", NULL },
+    { "Message", "{" MESSAGE_HEAD ", stop_reason: StopReason, stop_sequence: string | null, token_ids?: Token[], usage: MessagesUsage, diagnostics?: MessagesDiagnostics | null}", NULL },
     { "MessagesDiagnostics", "{cache_miss_reason: {type: 'tools_changed' | 'system_changed' | 'messages_changed', cache_missed_input_tokens: int(0)} | {type: 'previous_message_not_found' | 'unavailable'}}",
       "where `diagnostics` was sent; null: nothing differs, or there is nothing to compare with" },
     { "StopReason", "'end_turn' | 'max_tokens' | 'stop_sequence' | 'tool_use'", NULL },
@@ -132,7 +132,7 @@ static const struct openapi_type openapi_types[] = {
       " | {type: 'content_block_start', index: int(0), content_block: AnswerBlock}"
       " | {type: 'content_block_delta', index: int(0), delta: {type: 'text_delta', text: string} | {type: 'thinking_delta', thinking: string} | {type: 'signature_delta', signature: string} | {type: 'input_json_delta', partial_json: string}}"
       " | {type: 'content_block_stop', index: int(0)}"
-      " | {type: 'message_delta', delta: {stop_reason: StopReason, stop_sequence: string | null}, usage: MessagesUsage}"
+      " | {type: 'message_delta', delta: {stop_reason: StopReason, stop_sequence: string | null, token_ids?: Token[]}, usage: MessagesUsage}"
       " | {type: 'message_stop' | 'ping'}"
       " | MessagesError", NULL },
     { "TokenCount", "{input_tokens: int(0)}", NULL },

@@ -314,6 +314,7 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
         !prepare_limits(g, e))
         return false;
     g->p->is_stream = g->fields.stream;
+    g->p->returns_ids = g->p->keeps_ids = g->fields.return_token_ids;
     return true;
 }
 

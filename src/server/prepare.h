@@ -124,6 +124,7 @@ struct prepared {
     int32_t n_stops;
     char ignored[LIMIT_IGNORED_BYTES];
     struct prepared_response *response; /* RESPONSES */
+    bool keeps_ids, returns_ids;        /* of the answers: gathered; and told */
     struct diagnosis *diagnosis;        /* NULL: not asked for */
     struct print
         *print;    /* MESSAGES, RESPONSES: what later requests may be compared with; or NULL */

@@ -84,6 +84,11 @@ bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *b
                          struct token_list *out, bool *opens_thought, struct diagnosis *d,
                          struct api_error *e);
 
+/* The ids of a rendered prompt; where messages bring the ids that they were sampled with, with these (prepare_history.c). d may be NULL. */
+bool prepare_encode(const struct prepare_context *ctx, const struct json *body,
+                    const struct template_output *text, struct token_list *out, struct diagnosis *d,
+                    struct api_error *e);
+
 /* /tokenize, /detokenize, /apply-template: fill p->reply or p->error. */
 void prepare_tokenize(const struct prepare_context *ctx, const struct json *body,
                       struct prepared *p);

@@ -1,6 +1,7 @@
 /* prepare_messages.c - a request of Anthropic's Messages API, made into a chat request; and the count of its tokens.
  *
  * What both APIs have is written as chat has it and checked there; what only this one has is checked here. */
+#include "server/messages.h"
 #include "server/prepare_int.h"
 
 #include <stdio.h>
@@ -20,12 +21,17 @@ static bool claude_refuse(struct claude *q, const char *where, const char *why)
     return api_error_set(q->e, 400, NULL, where, "%s: %s", where, why);
 }
 
-/* A message of the chat request begins, made of that one. */
+/* A message of the chat request begins, made of that one, whose ids it has. */
 static void claude_begin_message(struct claude *q, int32_t origin, const char *role)
 {
+    const struct json *messages = json_get(q->body, "messages");
+    const struct json *ids =
+        origin >= 0 ? json_get_set(&messages->items[origin], MESSAGES_TOKEN_IDS) : NULL;
     buf_add(&q->origins, &origin, sizeof(origin));
     json_begin_object(&q->w);
     json_field_str(&q->w, "role", role);
+    if (ids)
+        json_field_value(&q->w, MESSAGES_TOKEN_IDS, ids);
 }
 
 static const char *claude_show(const struct json *v)
@@ -486,6 +492,7 @@ static void claude_write_fields(struct claude *q)
         { "priority", "priority" },
         { "cache_salt", "cache_salt" },
         { "cache_diagnostics", "cache_diagnostics" },
+        { "return_token_ids", "return_token_ids" },
         { "deadline_ms", "deadline_ms" },
         { "thinking", "thinking" },
         { "thinking_budget", "thinking_budget" },

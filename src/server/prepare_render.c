@@ -103,17 +103,12 @@ bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *b
                          struct api_error *e)
 {
     struct template_output text;
-    struct err err;
     bool is_fine = prepare_render(ctx, body, thinks, adds_generation_prompt, &text, e);
     if (opens_thought)
         *opens_thought =
             is_fine && split_style_starts_open(&ctx->model->style, text.text.data, text.text.len);
     /* As Hugging Face does: the template says whether there is a bos. */
-    if (is_fine && tokenizer_encode(ctx->model->tokenizer, text.text.data, text.text.len,
-                                    &text.caller, TOKENIZER_FLAG_SPECIAL, out, &err) != ERR_OK) {
-        api_error_set(e, 400, "context_length_exceeded", "messages", "%s", err.text);
-        is_fine = false;
-    }
+    is_fine = is_fine && prepare_encode(ctx, body, &text, out, d, e);
     if (is_fine && d) {
         diagnosis_set_ids(d, out->ids, out->n);
         diagnosis_set_text(d, ctx->model->tokenizer, body, &text);

@@ -181,6 +181,7 @@ static bool responses_read_turn(struct store_row *row, struct responses_turn *tu
     struct buf output;
     struct response *r = response_from_row(row, &err);
     memcpy(turn->id, row->id, sizeof(turn->id));
+    buf_init(&turn->ids, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     if (!r)
         return responses_lost(e, row->id, err.text);
     buf_init(&output, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
@@ -190,6 +191,7 @@ static bool responses_read_turn(struct store_row *row, struct responses_turn *tu
                       "the response '%s' is still running: wait for its end", r->id);
     if (is_fine) {
         response_write_output(r, &output);
+        response_write_ids(r, &turn->ids);
         is_fine = (json_parse(&turn->input, r->input.data, r->input.len, LIMIT_JSON_VALUES, &err) ==
                        ERR_OK &&
                    json_parse(&turn->output, output.data, output.len, LIMIT_JSON_VALUES, &err) ==
@@ -254,9 +256,15 @@ static bool responses_messages(struct responses *q, int32_t n_skip, int32_t *n_u
     if (instructions)
         items_add_system(&x, instructions->text, instructions->len);
     x.origin = DIAGNOSIS_FROM_PREVIOUS;
-    for (int32_t i = 0; i < q->n_chain && is_fine; i++)
-        is_fine = items_add(&x, &q->turns[i].input.root, "previous input", e) &&
-                  items_add(&x, &q->turns[i].output.root, "previous output", e);
+    for (int32_t i = 0; i < q->n_chain && is_fine; i++) {
+        is_fine = items_add(&x, &q->turns[i].input.root, "previous input", e);
+        buf_reset(&x.ids);
+        if (!x.is_open) /* else it becomes part of a message that the client began */
+            buf_add(&x.ids, q->turns[i].ids.data, q->turns[i].ids.len);
+        is_fine = is_fine && items_add(&x, &q->turns[i].output.root, "previous output", e);
+        if (!x.is_open)
+            buf_reset(&x.ids);
+    }
     x.origin = 0;
     is_fine = is_fine && items_add(&x, json_get_set(q->body, "input"), "input", e) &&
               items_write_messages(&x, out, e);
@@ -543,11 +551,13 @@ struct prepared *prepare_responses(const struct prepare_context *ctx,
         p->error = e;
     p->kind = PREPARE_RESPONSES;
     p->response = q.r;
+    p->keeps_ids = q.r->is_stored;           /* for the turn that names it */
     fields_ignore_list(ignored, p->ignored); /* chat's own notes */
     memcpy(p->ignored, ignored, sizeof(ignored));
     for (int32_t i = 0; i < q.n_turns; i++) {
         json_doc_release(&q.turns[i].input);
         json_doc_release(&q.turns[i].output);
+        buf_release(&q.turns[i].ids);
     }
     mem_free(MEM_CAT_REQUEST, q.turns);
     buf_release(&q.tools);

@@ -7,6 +7,7 @@
 struct responses_turn { /* a kept response */
     char id[STORE_ID_BYTES];
     struct json_doc input, output;
+    struct buf ids; /* JSON: that it was sampled with; "" = none are kept */
 };
 
 struct responses {

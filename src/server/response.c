@@ -100,6 +100,29 @@ void response_add_keep_alive(struct response *r)
     response_add(r, RESPONSE_RECORD_KEEP_ALIVE, "", 0);
 }
 
+void response_add_ids(struct response *r, const int32_t *ids, size_t n)
+{
+    struct json_writer w;
+    struct buf text;
+    buf_init(&text, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
+    json_writer_init(&w, &text);
+    json_begin_array(&w);
+    for (size_t i = 0; i < n; i++)
+        json_int(&w, ids[i]);
+    json_end_array(&w);
+    if (n > 0)
+        response_add(r, RESPONSE_RECORD_IDS, text.data, text.len);
+    buf_release(&text);
+}
+
+void response_write_ids(const struct response *r, struct buf *out)
+{
+    struct response_record rec;
+    for (size_t at = 1; response_next_record(&r->log, &at, &rec);)
+        if (rec.kind == RESPONSE_RECORD_IDS)
+            buf_add(out, rec.text, rec.n);
+}
+
 void response_add_cache(struct response *r, const struct buf *diagnosis, const struct buf *compared)
 {
     if (diagnosis->len > 0)

@@ -64,6 +64,10 @@ void response_add_started(struct response *r); /* a background response leaves t
 /* logprobs: of a content part: JSON values, comma-separated, or NULL. */
 void response_add_part(struct response *r, const struct part *p, const struct buf *logprobs);
 void response_add_keep_alive(struct response *r);
+/* The ids that the answer was sampled with. Once, behind the last part. */
+void response_add_ids(struct response *r, const int32_t *ids, size_t n);
+/* The same as a JSON array into out; nothing where there are none. */
+void response_write_ids(const struct response *r, struct buf *out);
 /* What the object tells of the cache: JSON each, or empty. Once, behind the last part. */
 void response_add_cache(struct response *r, const struct buf *diagnosis,
                         const struct buf *compared);

@@ -19,6 +19,7 @@ enum response_record_kind {
     RESPONSE_RECORD_END = 'E',       /* the call is whole */
     /* Behind the answer, once each; they take up no number in the stream. */
     RESPONSE_RECORD_DIAGNOSIS = 'D', /* JSON: "cache_diagnostics" of the usage */
+    RESPONSE_RECORD_IDS = 'T',       /* JSON: the ids of the whole answer */
     RESPONSE_RECORD_COMPARED = 'P',  /* JSON: "prompt_cache_diagnostics" */
 };
 

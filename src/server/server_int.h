@@ -49,6 +49,7 @@ struct leg {
     struct buf text;   /* of the parts, joined */
     struct buf parts;  /* struct leg_part */
     struct buf tokens; /* struct answer_token, of the content */
+    struct buf ids;    /* int32_t, of the whole answer, where they are kept */
     struct part *told; /* the parts as leg_choice gave them last */
 };
 
@@ -227,6 +228,7 @@ void call_cache_flushed(struct server *s, const struct sched_event *ev);
 /* index, prompt, call and id are set. */
 void leg_init(struct leg *leg);
 void leg_release(struct leg *leg);
+void leg_add_id(struct leg *leg, int32_t id); /* of its next token */
 /* Text before the answer, with the prompt's scores where they are to be told. */
 void leg_show_prompt(struct leg *leg);
 /* Show what the answer may show now, and all of it if it has ended. A stream's parts are appended to the server's `out`. */

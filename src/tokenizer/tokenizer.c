@@ -303,6 +303,18 @@ enum err_code encoder_push(struct encoder *e, int32_t id)
     return ERR_OK;
 }
 
+enum err_code token_list_add(struct token_list *l, const int32_t *ids, int32_t n, struct err *err)
+{
+    struct encoder e = { .out = l, .err = err };
+    enum err_code code = ERR_OK;
+    int32_t before = l->n;
+    for (int32_t i = 0; i < n && code == ERR_OK; i++)
+        code = encoder_push(&e, ids[i]);
+    if (code)
+        l->n = before;
+    return code;
+}
+
 /* A stretch between two added tokens. */
 static enum err_code tokenizer_encode_stretch(struct encoder *e, const char *text, size_t len)
 {

@@ -88,6 +88,9 @@ struct token_list { /* growable ids with a cap */
 };
 void token_list_init(struct token_list *l, int32_t max);
 void token_list_release(struct token_list *l);
+/* Append ids [n]. Errors: ERR_FULL - more than l->max; ERR_NOMEM. l stays as it was. */
+enum err_code token_list_add(struct token_list *l, const int32_t *ids, int32_t n,
+                             struct err *err) MUST_CHECK;
 
 enum tokenizer_flags {
     TOKENIZER_FLAG_SPECIAL = 1 << 0, /* control tokens in the text match (outside `caller`) */
