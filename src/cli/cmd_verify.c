@@ -267,8 +267,8 @@ static enum err_code verify_run_score(struct verify *v, struct verify_run *r, st
 static enum err_code verify_distributions(struct verify *v, struct err *err)
 {
     struct verify_run r = { .our_options = v->o->load };
-    if (r.our_options.cpu_mask && (strcmp(r.our_options.cpu_mask, "all") == 0 ||
-                                   strchr(r.our_options.cpu_mask, ',')))
+    if (r.our_options.cpu_mask &&
+        (strcmp(r.our_options.cpu_mask, "all") == 0 || strchr(r.our_options.cpu_mask, ',')))
         r.our_options.cpu_mask = NULL; /* any gives the same numbers */
     r.their_options = r.our_options;
     r.their_options.model = v->o->reference;

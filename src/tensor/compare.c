@@ -82,22 +82,8 @@ static void compare_close(struct backend *be)
     if (c->oracle)
         c->oracle->ops->close(c->oracle);
     arena_release(&c->arena);
-    pthread_mutex_destroy(&c->lock);
     mem_free(MEM_CAT_BASE, c);
     mem_free(MEM_CAT_BASE, be);
-}
-
-static int compare_threads(const struct backend *be)
-{
-    const struct compare *c = compare_of(be);
-    return c->fast->ops->threads(c->fast);
-}
-
-static void compare_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx,
-                             int64_t n)
-{
-    struct compare *c = compare_of(be);
-    c->fast->ops->parallel(c->fast, fn, ctx, n);
 }
 
 /* --- weights --- */
@@ -323,8 +309,7 @@ static void compare_fill(struct compare *c)
     c->ops.unpack_free = compare_unpack_free;
     c->ops.shape = compare_shape;
     c->ops.kv_page_bytes = compare_kv_page_bytes;
-    c->ops.threads = fast->threads ? compare_threads : NULL;
-    c->ops.parallel = fast->parallel ? compare_parallel : NULL;
+    /* threads and parallel stay NULL: what samples on several threads would call the ops there, and results are not shared */
     if (!fast->exp_scaled || (c->oracle && !c->oracle->ops->exp_scaled))
         c->ops.exp_scaled = NULL;
     if (!fast->argmax || (c->oracle && !c->oracle->ops->argmax))
@@ -346,7 +331,6 @@ enum err_code compare_backend_open(const struct compare_options *o, struct backe
     c->on_op = o->on_op;
     c->ctx = o->ctx;
     arena_init(&c->arena, MEM_CAT_SCRATCH, SIZE_MAX);
-    pthread_mutex_init(&c->lock, NULL);
     compare_fill(c);
     struct backend *be = mem_alloc(MEM_CAT_BASE, sizeof(*be));
     be->ops = &c->ops;

@@ -4,8 +4,6 @@
 
 #include "tensor/compare.h"
 
-#include <pthread.h>
-
 struct weight {
     struct weight *fast;
     struct weight_shape shape;
@@ -22,7 +20,6 @@ struct compare {
     int n_rows;         /* as begin said */
     enum err_code code; /* what an op could not do: wait tells */
     struct err err;
-    pthread_mutex_t lock; /* of everything, in the two ops that several threads may call */
     struct compare_result results[COMPARE_OP_COUNT][DTYPE_COUNT + 1];
 };
 

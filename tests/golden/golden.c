@@ -1,6 +1,6 @@
 /* golden.c - continuations that llama.cpp made, against ours on the same files.
  *
- *   golden [--quick] [--families] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json
+ *   golden [--quick] [--families] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json, mlx/NAME
  *
  * Teacher-forced: the reference's ids are fed and at each of its positions our best token must be its choice, unless its own two
  * best were nearer than NEAR. That holds without exception for the tiny f16 models (goldens of their F32 copies), where nothing
@@ -9,6 +9,7 @@
  * judge is oracle.h, which holds what the file's weights say without such rounding (docs/numerics.md has the distances).
  */
 #include "families.h"
+#include "mlx.h"
 #include "oracle.h"
 
 #include "base/file.h"
@@ -208,6 +209,8 @@ int main(int argc, char **argv)
     first += has_families;
     log_set_level(LOG_LEVEL_WARN);
     families_run(argv + first, argc - first, &n_passed, &n_failed);
+    if (!has_families)
+        mlx_run(argv + first, argc - first, &n_passed, &n_failed);
     for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
         char path[4096];
         bool is_named = argc == first;
