@@ -24,6 +24,7 @@
 #define ENGINE_CLOSE_MAX       32  /* ids that end a span */
 #define ENGINE_FORCED_MAX      384 /* ids that an answer begins with */
 #define ENGINE_SALT_BYTES      32
+#define ENGINE_DRAFTS_MAX      16 /* guesses of a row that one step verifies */
 #define ENGINE_MISS_IDS        32 /* ids told of a kept history that differs */
 
 struct engine_bytes { /* borrowed bytes, not terminated */
@@ -154,6 +155,7 @@ struct engine_request {
      * would have there. */
     const int32_t *begun; /* [n_begun] */
     int32_t n_begun;
+    bool no_drafts; /* the next ids are not guessed; the answer is the same */
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];
 };
@@ -175,16 +177,26 @@ struct engine_work {
     int32_t n_tokens; /* pending ids to take now, >= 1 */
 };
 
+/* What guessing the next ids (draft.h) has brought a row so far. */
+struct engine_speculation {
+    int32_t rounds; /* steps with guesses */
+    int32_t drafted, accepted;
+    int32_t accepted_at
+        [ENGINE_DRAFTS_MAX]; /* of the first guesses of each round, the second ones, ... */
+};
+
 struct engine_result {
     row_id row;
     int32_t
         n_taken; /* of the pending ids; less than asked where the engine's room for scored rows is short, never 0 */
-    int32_t n_tokens;                  /* emitted in this step */
+    int32_t n_tokens; /* emitted in this step: more than one where guesses came true */
     const struct engine_token *tokens; /* [n_tokens], valid until the next step */
+    const int64_t *safe_at;            /* [n_tokens] text_safe behind each of them */
     /* Bytes of the row's whole answer so far that may be shown: the rest might still become part of a stop string, or was cut
      * by one. Counts the concatenated bytes of all emitted tokens. Never decreases; at a finish it is final. */
     int64_t text_safe;
     int32_t n_reasoning; /* tokens of the think span so far */
+    struct engine_speculation speculation;
     enum finish finish;
     int32_t stop_index; /* FINISH_STOP_STRING */
     struct err err;     /* FINISH_ERROR */

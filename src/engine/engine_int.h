@@ -1,10 +1,12 @@
-/* engine_int.h - what the files of the real engine share. engine_model.c: rows' life and memory. engine_step.c: steps and what they emit. */
+/* engine_int.h - what the files of the real engine share. engine_model.c: rows' life and memory.  engine_step.c: steps and what they
+ * emit. engine_draft.c: guesses of what comes next. */
 #ifndef PLUMB_ENGINE_ENGINE_INT_H
 #define PLUMB_ENGINE_ENGINE_INT_H
 
 #include "engine/engine_model.h"
 #include "engine/guide.h"
 #include "engine/sample.h"
+#include "engine/speculate.h"
 
 /* Rows that are sampled at a time, at most: each takes 36 bytes of scratch for each token of the vocabulary. */
 #define ENGINE_SAMPLERS_MAX 8
@@ -33,7 +35,14 @@ struct row {
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;
-    struct engine_token token; /* of the last step */
+    struct engine_token tokens[DRAFT_MAX + 1]; /* of the last step */
+    int64_t safe_at[DRAFT_MAX + 1];
+    bool no_drafts;
+    int32_t guess[DRAFT_MAX]; /* [n_guess] of the step; the first n_drafts of them are in it */
+    int32_t n_guess, n_drafts;
+    int32_t sure; /* the guesses' class; -1 = they must come */
+    struct draft_rate rate;
+    struct engine_speculation speculation;
 };
 
 struct engine_model {
@@ -51,6 +60,13 @@ struct engine_model {
     uint32_t *no_end;          /* bit id set = it is no end id: a mask for sample_context */
     struct row *rows;          /* [max_rows] */
     struct runner_item *items; /* [max_rows] */
+    struct drafter *drafter;   /* borrowed, or NULL */
+    bool drafts_always;
+    int32_t drafts_max;     /* guesses of a row in a step */
+    struct draft_ask *asks; /* [max_rows] */
+    double *chances;        /* [max_rows] */
+    struct step_cost cost;  /* of steps in which nobody takes a prompt */
+    struct draft_rate rate; /* of all rows */
 };
 
 static inline struct engine_model *engine_model_of(struct engine *e)
@@ -66,6 +82,16 @@ static inline struct row *engine_model_row(struct engine_model *em, row_id id)
 
 /* What the row has taken is kept for those that begin alike; what failed is not. goes_on: full pages alone. */
 void row_keep(struct engine_model *em, const struct row *row, bool goes_on);
+
+/* --- guesses (engine_draft.c) --- */
+
+/* Lengthen the items [n] of rows that decode by the guesses that this step verifies; n_out, n_rows: room for rows with logits, and for
+ * rows at all, that the step has left. */
+void draft_plan(struct engine_model *em, const struct engine_work *work, int32_t n, int32_t n_out,
+                int32_t n_rows);
+/* After the step: forget what did not come true, and learn from it. */
+void draft_settle(struct engine_model *em, const struct engine_work *work,
+                  struct engine_result *results, int32_t n, int64_t us);
 
 enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
                                 struct engine_result *results, struct err *err);

@@ -104,6 +104,7 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .signal = req->signal,
                          .hidden = req->hidden,
                          .miss = req->miss,
+                         .no_drafts = req->no_drafts || n_new < 2,
                          .n_ends = req->n_end_ids,
                          .sample = req->sample };
     memcpy(row->salt, req->cache_salt, sizeof(row->salt));
@@ -144,6 +145,9 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
         return code;
     }
     row->is_open = true;
+    if (!em->drafter ||
+        (!row->no_drafts && em->drafter->ops->open(em->drafter, id, req, row->ids_max, NULL)))
+        row->no_drafts = true; /* it can do without */
     *out = id;
     return ERR_OK;
 }
@@ -160,6 +164,8 @@ static void engine_model_close(struct engine *e, row_id id)
     struct row *row = engine_model_row(em, id);
     row_keep(em, row, false);
     runner_close(em->runner, row->seq);
+    if (!row->no_drafts)
+        em->drafter->ops->close(em->drafter, id);
     row_release(row);
 }
 
@@ -290,13 +296,18 @@ static void engine_model_usage(const struct engine *e, struct engine_usage *out)
 static void engine_model_free(struct engine *e)
 {
     struct engine_model *em = engine_model_of(e);
-    for (row_id i = 0; em->rows && i < e->info.max_rows; i++)
+    for (row_id i = 0; em->rows && i < e->info.max_rows; i++) {
+        if (em->rows[i].is_open && !em->rows[i].no_drafts)
+            em->drafter->ops->close(em->drafter, i);
         row_release(&em->rows[i]);
+    }
     runner_free(em->runner);
     for (int i = 0; i < em->n_samplers; i++)
         sampler_release(&em->samplers[i]);
     mem_free(MEM_CAT_BASE, em->rows);
     mem_free(MEM_CAT_BASE, em->items);
+    mem_free(MEM_CAT_BASE, em->asks);
+    mem_free(MEM_CAT_BASE, em->chances);
     mem_free(MEM_CAT_BASE, em->keep);
     mem_free(MEM_CAT_BASE, em->no_end);
     mem_free(MEM_CAT_BASE, em->model_id);
@@ -419,6 +430,11 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->n_end = o->n_end;
     em->rows = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->rows));
     em->items = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->items));
+    em->asks = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->asks));
+    em->chances = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->chances));
+    em->drafter = o->drafter;
+    em->drafts_always = o->drafts_always;
+    em->drafts_max = m->has_group[MODEL_GROUP_STATE] ? ENGINE_MODEL_STATE_DRAFTS : DRAFT_MAX;
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
     const char *numerics = o->numerics ? o->numerics : ENGINE_MODEL_NUMERICS;
     engine_model_fingerprint(o->weights_digest, numerics, o->cache_type, em->fingerprint);
@@ -438,6 +454,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                  .max_seqs = max_rows,
                                  .max_rows = max_step_rows,
                                  .max_out = max_out,
+                                 .max_tentative = em->drafts_max + 1,
                                  .cache_type = o->cache_type,
                                  .keep_bytes = o->keep_bytes };
     enum err_code code = runner_new(&ro, &em->runner, err);

@@ -5,6 +5,7 @@
 #ifndef PLUMB_ENGINE_ENGINE_MODEL_H
 #define PLUMB_ENGINE_ENGINE_MODEL_H
 
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
 
@@ -26,6 +27,8 @@ struct engine_model_options {
     int64_t disk_bytes;         /* of that directory's files, at most */
     uint8_t content[16];        /* tier_space_content of the weights, where there is a disk_dir */
     const char *numerics;       /* NULL = ENGINE_MODEL_NUMERICS; tests name others */
+    struct drafter *drafter;    /* guesses the next ids; borrowed, NULL = none does */
+    bool drafts_always;         /* every guess is verified, whether it pays or not (tests) */
 };
 
 /* Version of the CPU contract of docs/numerics.md: every CPU backend, level and thread count gives its bits. */
@@ -36,6 +39,10 @@ struct engine_model_options {
 #define ENGINE_MODEL_BLOCK \
     16 /* activations are laid out in blocks of 16 rows: 48 rows took 180 ms, 50 took 300 */
 #define ENGINE_MODEL_OUT 32 /* rows of a step with logits, at least: what a scored prompt takes */
+
+/* Guesses of a row in one step where layers are recurrent: each row's inputs are kept until it is known whether it stays, in a model of
+ * 24 such layers and 16 rows 13 MiB for each guess. */
+#define ENGINE_MODEL_STATE_DRAFTS 4
 
 /* Logs a table of the process's memory: it takes no more for models and answers afterwards.
  * Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */

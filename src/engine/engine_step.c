@@ -1,4 +1,5 @@
 /* engine_step.c - one step: what each row takes, the forward pass, what is emitted. */
+#include "base/clock.h"
 #include "engine/engine_int.h"
 #include "tensor/ops.h"
 
@@ -65,18 +66,17 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
     ctx.forced = guide_next(&row->guide);
     if (!ctx.forced && guide_goes_on(&row->guide))
         ctx.mask = em->no_end;
-    if (sample_token(s, logits, &row->sample, &ctx, &row->token, &res->err)) {
+    struct engine_token *token = &row->tokens[res->n_tokens];
+    if (sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
         return;
     }
-    int32_t id = row->token.id;
+    int32_t id = token->id;
     if (!row->ignore_end && !ctx.forced && engine_model_is_end(em, row, id)) {
         row_finish(row, res, FINISH_END);
         return;
     }
     row->ids[row->n_ids++] = id;
-    res->tokens = &row->token;
-    res->n_tokens = 1;
     const struct engine_bytes *bytes = &em->token_bytes[id];
     int32_t stop = guide_feed(&row->guide, id, bytes->data, bytes->len);
     if (stop >= 0) {
@@ -85,6 +85,7 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
     } else if (row->n_ids == row->ids_max) {
         row_finish(row, res, FINISH_LENGTH);
     }
+    row->safe_at[res->n_tokens++] = row->guide.text_safe;
 }
 
 /* Fill the entries of the prompt that follow the positions from pos on, of which logits [n][V] are. */
@@ -102,16 +103,42 @@ static enum err_code row_score(struct sampler *s, struct row *row, const float *
     return code;
 }
 
+static void row_fail(struct row *row, int32_t from, struct engine_result *res)
+{
+    err_set(&res->err, ERR_NUMERIC,
+            "non-finite values at positions [%d, %d); the model file may be damaged", from,
+            row->n_fed);
+    row_finish(row, res, FINISH_ERROR);
+}
+
+/* Guesses stay as long as each is what was sampled in its place; then the next token is sampled behind it. */
+static void row_verify(struct engine_model *em, struct sampler *s, struct row *row,
+                       const struct runner_item *item, struct engine_result *res)
+{
+    int32_t first = item->n - row->n_drafts, n_out = item->n_out - row->n_drafts;
+    for (int32_t i = 0; i < row->n_drafts && res->finish == FINISH_NONE; i++) {
+        if (row->ids[row->n_ids - 1] != row->guess[i])
+            return;
+        row->n_fed++;
+        res->n_taken++;
+        if (first + i >= item->n_good)
+            row_fail(row, row->n_fed - 1, res);
+        else
+            row_emit(em, s, row, item->logits + (int64_t)(n_out + i) * em->base.info.n_vocab, res);
+    }
+}
+
 /* The last id is taken: an answer's next token, or the end of a request that wants none. */
 static void row_yield(struct engine_model *em, struct sampler *s, struct row *row,
                       const struct runner_item *item, struct engine_result *res)
 {
-    int64_t last = item->n_out - 1, n_embd = em->base.info.n_embd;
+    int64_t last = item->n_out - 1 - row->n_drafts, n_embd = em->base.info.n_embd;
     float *logits = item->logits ? item->logits + last * em->base.info.n_vocab : NULL;
     if (row->hidden)
         memcpy(row->hidden, item->hidden + last * n_embd, (size_t)n_embd * sizeof(*row->hidden));
     if (row->ids_max > row->n_prompt) {
         row_emit(em, s, row, logits, res);
+        row_verify(em, s, row, item, res);
     } else if (row->signal.n_bins > 0 && sample_signal(s, logits, &row->signal, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
     } else {
@@ -122,15 +149,15 @@ static void row_yield(struct engine_model *em, struct sampler *s, struct row *ro
 static void row_take(struct engine_model *em, struct sampler *s, struct row *row,
                      const struct runner_item *item, struct engine_result *res)
 {
+    int32_t n = item->n - row->n_drafts;              /* ids that were pending */
     int32_t pos = row->n_fed + item->n - item->n_out; /* of the first row with logits */
-    row->n_fed += item->n;
+    row->n_fed += n;
+    res->tokens = row->tokens;
+    res->safe_at = row->safe_at;
     row->miss = NULL; /* told: what it finds again after it gave up its memory is another story */
-    res->n_taken = item->n;
-    if (item->has_failed) {
-        err_set(&res->err, ERR_NUMERIC,
-                "non-finite values at positions [%d, %d); the model file may be damaged",
-                row->n_fed - item->n, row->n_fed);
-        row_finish(row, res, FINISH_ERROR);
+    res->n_taken = n;
+    if (item->has_failed && item->n_good < n) {
+        row_fail(row, row->n_fed - n, res);
     } else if (row_score(s, row, item->logits, pos, item->n_out, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
     } else if (row->n_fed == row->n_ids) {
@@ -178,7 +205,7 @@ enum err_code engine_model_step(struct engine *e, const struct engine_work *work
                                 struct engine_result *results, struct err *err)
 {
     struct engine_model *em = engine_model_of(e);
-    int64_t n_rows = 0;
+    int64_t n_rows = 0, start = clock_us();
     int32_t n_out = em->runner->max_out; /* one for each row, the rest for those that score */
     if (n < 1 || n > e->info.max_rows || n > e->info.max_step_rows)
         return err_set(err, ERR_STATE, "step of %d rows, at most %d with %d tokens are possible", n,
@@ -188,20 +215,24 @@ enum err_code engine_model_step(struct engine *e, const struct engine_work *work
     for (int32_t i = 0; i < n && !code; i++) {
         BUG_ON(work[i].row < 0 || work[i].row >= e->info.max_rows);
         code = row_plan(&em->rows[work[i].row], &work[i], n_out - (n - 1 - i), &em->items[i], err);
+        em->rows[work[i].row].n_drafts = 0;
         n_rows += code ? 0 : em->items[i].n;
         n_out -= em->items[i].n_out;
     }
     if (!code && n_rows > e->info.max_step_rows)
         code = err_set(err, ERR_STATE, "step of %lld tokens, at most %d", (long long)n_rows,
                        e->info.max_step_rows);
-    if (!code)
+    if (!code) {
+        draft_plan(em, work, n, n_out, e->info.max_step_rows - (int32_t)n_rows);
         code = runner_step(em->runner, em->items, n, err);
+    }
     if (!code) {
         struct sample_job j = { .em = em, .work = work, .results = results, .n = n };
         ops_parallel(em->runner->model->be, sample_lane, &j,
                      n < em->n_samplers ? n : em->n_samplers);
+        draft_settle(em, work, results, n, clock_us() - start);
         for (int32_t i = 0; i < n; i++) /* prompts, for those that come while they run */
-            if (em->items[i].n > 1)
+            if (em->items[i].n - em->rows[work[i].row].n_drafts > 1)
                 row_keep(em, &em->rows[work[i].row], true);
         engine_model_keep_states(em, work, n);
     }

@@ -88,6 +88,13 @@ const int32_t *guide_next(const struct guide *g)
     return g->at < g->n_queue ? &g->queue[g->at] : NULL;
 }
 
+int32_t guide_ahead(const struct guide *g, int32_t *ids, int32_t n_max)
+{
+    int32_t n = g->n_queue - g->at < n_max ? g->n_queue - g->at : n_max;
+    memcpy(ids, g->queue ? g->queue + g->at : ids, (size_t)n * sizeof(*ids));
+    return n;
+}
+
 bool guide_goes_on(const struct guide *g)
 {
     return g->is_forced_due || g->at < g->n_queue;

@@ -36,6 +36,8 @@ size_t guide_bytes_max(void); /* memory beside the struct */
 
 /* The id that comes next whatever the sampler says; NULL = the sampler's choice. */
 const int32_t *guide_next(const struct guide *g);
+/* The ids that are known to come, up to n_max of them, into ids. Returns how many. */
+int32_t guide_ahead(const struct guide *g, int32_t *ids, int32_t n_max);
 /* Must the answer go on, so that no end token may be chosen? (Text is due behind the span.) */
 bool guide_goes_on(const struct guide *g);
 /* One more token with its visible bytes. Returns the index of the stop string that ended the text, or -1. */

@@ -313,6 +313,16 @@ enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens, st
     return ERR_OK;
 }
 
+int32_t runner_room(const struct runner *r, int32_t seq)
+{
+    const struct runner_seq *s = &r->seqs[seq];
+    int32_t room = r->n_ctx;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        if (r->model->has_group[g] && g != MODEL_GROUP_STATE && kv_table_room(&s->tables[g]) < room)
+            room = kv_table_room(&s->tables[g]);
+    return room - s->len;
+}
+
 /* --- sharing --- */
 
 /* Entries [first, pages_for(n)) of the group's table are copied when a sequence begins with n tokens of another one. */
@@ -500,18 +510,20 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
 static void runner_commit(struct runner *r, struct runner_item *it, const uint8_t *failed)
 {
     struct runner_seq *s = &r->seqs[it->seq];
-    it->has_failed = false;
-    for (int32_t i = 0; i < it->n; i++)
-        it->has_failed = it->has_failed || failed[i];
+    it->n_good = 0;
+    while (it->n_good < it->n && !failed[it->n_good])
+        it->n_good++;
+    it->has_failed = it->n_good < it->n;
     int64_t n_hidden = it->has_no_head ? it->n_out * r->model->width : 0;
     for (int64_t i = 0; i < n_hidden; i++) /* the head would have said so */
         it->has_failed = it->has_failed || !isfinite(it->hidden[i]);
+    int32_t n_sure = s->len + (it->is_tentative ? 1 : it->n);
     s->len += it->n;
     s->n_tentative = it->is_tentative && runner_has_state(r) ? it->n : 0;
-    /* The next row, at position len, sees positions over len - window. */
+    /* The next row, at position n_sure or later, sees positions over n_sure - window. */
     if (r->model->has_group[MODEL_GROUP_WINDOW])
         kv_table_drop_below(&r->pools[MODEL_GROUP_WINDOW], &s->tables[MODEL_GROUP_WINDOW],
-                            s->len + 1 - r->model->window);
+                            n_sure + 1 - r->model->window);
 }
 
 static enum err_code runner_forward(struct runner *r, struct model_step *st, bool wants_hidden,

@@ -113,7 +113,8 @@ struct runner_item {
         is_tentative; /* the rows may be taken back with runner_truncate; need: n <= max_tentative where layers are recurrent */
     const float *
         hidden; /* set by the step where it is wanted: [n_out][D] what the logits were made of; as logits */
-    bool has_failed; /* set by the step: a non-finite value met one of the rows */
+    bool has_failed; /* set by the step: a non-finite value met one of the rows ... */
+    int32_t n_good;  /* ... and so many rows come before it */
 };
 
 /* Errors: ERR_NOMEM, ERR_INVALID (a limit that cannot be met, with the arithmetic). */
@@ -130,6 +131,9 @@ void runner_close(struct runner *r, int32_t seq);
  * changed then. */
 enum err_code runner_reserve(struct runner *r, int32_t seq, int32_t n_tokens,
                              struct err *err) MUST_CHECK;
+
+/* Tokens that the sequence can take by what was promised to it. */
+int32_t runner_room(const struct runner *r, int32_t seq);
 
 /* Begin an empty sequence without promises with the first n_tokens of another one, or as many of them as the pages that are not
  * promised allow: whole pages of full layers are shared; the last, partly used one and what the window sees are copied, so that

@@ -174,8 +174,7 @@ static void sched_route_tokens(struct sched *s, struct sched_row *row,
     for (int32_t i = 0; i < res->n_tokens; i++) {
         struct sched_event ev = { .kind = SCHED_EVENT_TOKEN, .id = row->request->id };
         ev.token.token = res->tokens[i];
-        /* Before the last token of a step the row's older mark holds: it never decreases. */
-        ev.token.text_safe = i == res->n_tokens - 1 ? res->text_safe : row->result.text_safe;
+        ev.token.text_safe = res->safe_at[i];
         sched_time_token(s, row);
         sched_publish(s, &ev);
     }

@@ -66,17 +66,22 @@ static const struct exact_model models[] = {
 };
 
 static const struct lab_config configs[] = {
-    { "ref", "ref", NULL, 1, DTYPE_F16, 0 },
-    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0 },
-    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0 },
-    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0 },
-    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0 },
-    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0 },
-    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0 },
-    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0 },
-    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0 },
-    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000 },
-    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5 },
+    { "ref", "ref", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE },
+    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE },
+    { "cpu, guesses right", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_RIGHT },
+    { "cpu, guesses wrong", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_WRONG },
+    { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM },
+    { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP },
+    { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO },
 };
 
 static const struct scenario scenarios[] = {
@@ -121,6 +126,10 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
                      (s->schedule == SCHEDULE_FORKED && s->chunk < 100);
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
+    if (c->drafts != DRAFTS_NONE)
+        return s->schedule != SCHEDULE_FORKED &&
+               (s->schedule == SCHEDULE_ALONE ? s->chunk == 0
+                                              : s->schedule != SCHEDULE_WARM || c->keep_pages > 0);
     if (c->keep_pages > 0)
         return s->schedule != SCHEDULE_FORKED && s->schedule != SCHEDULE_ALONE;
     if (strcmp(c->name, "cpu 2 threads") == 0)
@@ -252,6 +261,7 @@ static enum err_code answer_compute(struct lab *lab, const struct exact_request 
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
         if (code || res.n_tokens == 0)
             continue;
+        BUG_ON(res.n_tokens != 1); /* nobody guesses */
         if (answer_border == 0 && ++n > req->engine.max_tokens / 2)
             answer_border = answer_len;
         const struct engine_bytes *b = &lab->token_bytes[res.tokens->id];
@@ -307,6 +317,7 @@ static void run_scenario(struct lab *lab, const struct exact_model *m, const str
 {
     static struct exact_request requests[EXACT_REQUESTS_MAX];
     struct buf records[EXACT_REQUESTS_MAX];
+    int32_t ids[EXACT_ANSWER_MAX];
     struct err err;
     int n = n_requests_of(m, c, requests_init(requests, m, lab->n_vocab));
     for (int i = 0; i < n; i++)
@@ -318,6 +329,8 @@ static void run_scenario(struct lab *lab, const struct exact_model *m, const str
             if (is_base) {
                 buf_reset(&base[i]);
                 buf_add(&base[i], records[i].data, records[i].len);
+                exact_truth_set(i, requests[i].prompt, ids,
+                                record_ids(&base[i], ids, EXACT_ANSWER_MAX));
             }
             compare(m, c, s, &requests[i], &records[i], &base[i]);
         }
@@ -413,6 +426,11 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     for (size_t s = 0; s < ARRAY_LEN(scenarios) && !is_writing; s++)
         if (is_wanted(m, c, &scenarios[s]))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
+    /* Forced ids, which come with every configuration, are guesses that are right. */
+    bool must_accept = c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM;
+    if (!is_writing && ((must_accept && lab.n_accepted == 0) ||
+                        (c->drafts == DRAFTS_WRONG && lab.n_drafted < 5 * lab.n_accepted)))
+        fail(m->name, c->name, "guesses", "none was made as it should");
     if (!m->is_family)
         run_digest(&lab, m, c);
     lab_close(&lab);
@@ -432,7 +450,7 @@ static void run_cache_cell(const struct exact_model *m, const char *path,
     char name[64];
     struct lab lab;
     struct err err;
-    struct lab_config c = { name, k->backend, k->level, k->threads, type, 0 };
+    struct lab_config c = { name, k->backend, k->level, k->threads, type, 0, DRAFTS_NONE };
     snprintf(name, sizeof(name), "%s %s %d, cache %s", k->backend, k->level ? k->level : "auto",
              k->threads, dtype_info(type)->name);
     enum err_code code = lab_open(&lab, path, &c, &err);

@@ -11,6 +11,16 @@
 
 #define EXACT_STEP_ROWS 96
 
+/* Who guesses what comes next. All but DRAFTS_LOOKUP_AUTO have every guess verified. */
+enum drafts {
+    DRAFTS_NONE,
+    DRAFTS_RIGHT,  /* the base's answers (exact_truth) */
+    DRAFTS_WRONG,  /* never them */
+    DRAFTS_RANDOM, /* so many as the dice say, three of four right */
+    DRAFTS_LOOKUP,
+    DRAFTS_LOOKUP_AUTO,
+};
+
 struct lab_config {
     const char *name;
     const char *backend; /* "ref" or "cpu" */
@@ -18,6 +28,7 @@ struct lab_config {
     int threads;
     enum dtype cache_type;
     int32_t keep_pages; /* of the cache, for histories that rows may begin with */
+    enum drafts drafts;
 };
 
 struct lab {
@@ -31,6 +42,8 @@ struct lab {
     bool keeps_plenty;
     struct engine_model_options options; /* of the engine */
     int64_t n_reused;                    /* ids that rows began with */
+    struct drafter *drafter;
+    int64_t n_drafted, n_accepted; /* guesses, of all rows that were taken to their end */
 };
 
 /* Errors: those of opening. ERR_UNSUPPORTED: the machine lacks the level. Close with lab_close (fine on a zeroed lab). */
@@ -52,6 +65,15 @@ struct exact_request {
     int32_t bins[EXACT_BINS];                     /* where engine.signal.bins points */
     float hidden[EXACT_EMBD_MAX];                 /* where engine.hidden points */
 };
+
+/* What DRAFTS_RIGHT and its like know: the answer to a request, by its prompt's address (borrowed). */
+#define EXACT_ANSWER_MAX 128
+void exact_truth_set(int i, const int32_t *prompt, const int32_t *ids, int32_t n);
+/* DRAFTS_NONE: *out is NULL. */
+enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct drafter **out,
+                                struct err *err) MUST_CHECK;
+/* The ids of a record. Returns how many. */
+int32_t record_ids(const struct buf *record, int32_t *ids, int32_t n_max);
 
 enum schedule {
     SCHEDULE_ALONE, /* one request at a time, prompts in chunks of `chunk` (0 = whole) */

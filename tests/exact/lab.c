@@ -61,6 +61,8 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
     *lab = (struct lab){ .keeps_plenty = config->keep_pages >= 100 };
     enum err_code code = lab_open_backend(lab, config, err);
     if (!code)
+        code = exact_drafter_new(config->drafts, EXACT_REQUESTS_MAX + 1, &lab->drafter, err);
+    if (!code)
         code = weights_open(path, &lab->weights, err);
     if (!code)
         code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
@@ -79,6 +81,8 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .max_step_rows = EXACT_STEP_ROWS,
                                           .cache_type = config->cache_type };
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
+        o.drafter = lab->drafter;
+        o.drafts_always = config->drafts != DRAFTS_NONE && config->drafts != DRAFTS_LOOKUP_AUTO;
         lab->options = o;
         code = engine_model_new(&o, &lab->engine, err);
     }
@@ -91,6 +95,8 @@ void lab_close(struct lab *lab)
 {
     if (lab->engine)
         lab->engine->ops->free(lab->engine);
+    if (lab->drafter)
+        lab->drafter->ops->free(lab->drafter);
     mem_free(MEM_CAT_BASE, lab->token_bytes);
     model_free(lab->model);
     if (lab->weights)
@@ -102,24 +108,44 @@ void lab_close(struct lab *lab)
 
 /* --- records --- */
 
+/* A token, or with id -1 the end. However many tokens a step gave, the record is the same. */
+struct record_part {
+    int64_t text_safe;
+    int32_t id, n_top, finish, stop_index;
+    float logprob;
+    int32_t unused;
+};
+
 static void record_add(struct buf *record, const struct engine_result *res)
 {
-    struct {
-        int64_t text_safe;
-        int32_t n_tokens, id, n_top, finish, stop_index;
-        float logprob;
-    } head = { .text_safe = res->text_safe,
-               .n_tokens = res->n_tokens,
-               .finish = (int32_t)res->finish,
-               .stop_index = res->stop_index };
-    if (res->n_tokens) {
-        head.id = res->tokens->id;
-        head.n_top = res->tokens->n_top;
-        head.logprob = res->tokens->logprob;
+    for (int32_t i = 0; i < res->n_tokens; i++) {
+        const struct engine_token *t = &res->tokens[i];
+        struct record_part part = {
+            .text_safe = res->safe_at[i], .id = t->id, .n_top = t->n_top, .logprob = t->logprob
+        };
+        buf_add(record, &part, sizeof(part));
+        buf_add(record, t->top, (size_t)t->n_top * sizeof(t->top[0]));
     }
-    buf_add(record, &head, sizeof(head));
-    if (res->n_tokens)
-        buf_add(record, res->tokens->top, (size_t)head.n_top * sizeof(res->tokens->top[0]));
+    struct record_part end = { .text_safe = res->text_safe,
+                               .id = -1,
+                               .finish = (int32_t)res->finish,
+                               .stop_index = res->stop_index };
+    if (res->finish != FINISH_NONE)
+        buf_add(record, &end, sizeof(end));
+}
+
+int32_t record_ids(const struct buf *record, int32_t *ids, int32_t n_max)
+{
+    int32_t n = 0;
+    struct record_part part;
+    for (size_t at = 0; at + sizeof(part) <= record->len && n < n_max;) {
+        memcpy(&part, record->data + at, sizeof(part));
+        at += sizeof(part) + (size_t)part.n_top * sizeof(struct engine_logprob);
+        if (part.id < 0)
+            break;
+        ids[n++] = part.id;
+    }
+    return n;
 }
 
 /* The request is over: what it filled beside its answer. */
@@ -177,14 +203,18 @@ static enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_
 }
 
 /* What a step said of a row. record may be NULL. */
-static void row_take(struct runner_row *row, const struct engine_result *res, struct buf *record)
+static void row_take(struct lab *lab, struct runner_row *row, const struct engine_result *res,
+                     struct buf *record)
 {
     row->pending -= res->n_taken - res->n_tokens;
     row->n_emitted += res->n_tokens;
     if (record && (res->n_tokens > 0 || res->finish != FINISH_NONE))
         record_add(record, res);
-    if (record && res->finish != FINISH_NONE)
+    if (record && res->finish != FINISH_NONE) {
         record_end(record, row->req, row->n_embd);
+        lab->n_drafted += res->speculation.drafted;
+        lab->n_accepted += res->speculation.accepted;
+    }
 }
 
 static void row_close(struct lab *lab, struct runner_row *row)
@@ -205,7 +235,7 @@ static enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exac
         struct engine_work work = { .row = row.row, .n_tokens = take };
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
         if (!code)
-            row_take(&row, &res, record);
+            row_take(lab, &row, &res, record);
     }
     row_close(lab, &row);
     return code;
@@ -245,7 +275,7 @@ static enum err_code killed_part(struct lab *lab, const struct exact_request *re
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
         if (code)
             break;
-        row_take(&row, &res, record);
+        row_take(lab, &row, &res, record);
         for (int32_t i = 0; i < res.n_tokens; i++)
             ids[(*have)++] = res.tokens[i].id;
     }
@@ -372,7 +402,7 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
     for (int32_t k = 0; k < n && !code; k++) {
         struct runner_row *row = &m->rows[which[k]];
         bool is_stranger = which[k] == m->n;
-        row_take(row, &res[k], is_stranger ? NULL : &records[which[k]]);
+        row_take(m->lab, row, &res[k], is_stranger ? NULL : &records[which[k]]);
         if (res[k].finish == FINISH_NONE)
             continue;
         row_close(m->lab, row);
@@ -420,7 +450,7 @@ static enum err_code fork_lead(struct lab *lab, struct exact_request *lead, int3
         struct engine_result res;
         code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
         if (!code)
-            row_take(row, &res, NULL);
+            row_take(lab, row, &res, NULL);
     }
     return code;
 }
@@ -450,7 +480,7 @@ static enum err_code fork_run(struct lab *lab, int32_t percent, const struct exa
         int32_t n = rows[1].is_open ? 2 : 1;
         code = lab->engine->ops->step(lab->engine, work, n, res, err);
         if (!code)
-            row_take(&rows[0], &res[0], record);
+            row_take(lab, &rows[0], &res[0], record);
         if (!code)
             code = runner_check(engine_model_runner(lab->engine), err);
     }

@@ -30,6 +30,7 @@ struct script_row {
     int32_t n_logprobs;
     struct guide guide;
     struct engine_token token;
+    int64_t safe_at;
 };
 
 struct engine_script {
@@ -299,6 +300,8 @@ static void script_decode(struct script_row *row, struct engine_result *res)
         guide_finish(&row->guide);
     }
     res->text_safe = row->guide.text_safe;
+    row->safe_at = res->text_safe;
+    res->safe_at = &row->safe_at;
 }
 
 static void script_score(struct script_row *row, int32_t first, int32_t n)
