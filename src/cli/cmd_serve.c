@@ -18,6 +18,7 @@ struct serve_options {
     const char *api_key_file, *tls_cert, *tls_key;
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
     int64_t store_bytes, store_days, prompt_cache, ssd_cache_max;
+    int64_t checkpoint, journal_bytes, resume_ttl;
     const char *state_dir, *ssd_cache;
     bool strict_model, metrics_public, insecure_listen, no_store;
     struct server_sampling sampling;
@@ -59,6 +60,20 @@ static const char *serve_state_dir(const struct serve_options *o, struct buf *ou
     return NULL;
 }
 
+/* Where records of generations are, into out; NULL where none are asked for. They are kept with --no-store, too. */
+static enum err_code serve_journal_dir(const struct serve_options *o, struct buf *out,
+                                       const char **dir, struct err *err)
+{
+    *dir = o->state_dir ? o->state_dir : o->ssd_cache;
+    if (o->checkpoint == 0 || *dir)
+        return ERR_OK;
+    if (file_state_dir(getenv("XDG_STATE_HOME"), getenv("HOME"), out, err) != ERR_OK)
+        return err_set(err, ERR_INVALID,
+                       "--generation-checkpoint needs a place for its records: give --state-dir");
+    *dir = out->data;
+    return ERR_OK;
+}
+
 static int serve_run(void *options)
 {
     const struct serve_options *o = options;
@@ -87,6 +102,9 @@ static int serve_run(void *options)
         .wedged_seconds = o->wedged_seconds,
         .store_bytes = o->store_bytes,
         .store_days = o->store_days,
+        .checkpoint = (int32_t)o->checkpoint,
+        .journal_bytes = o->journal_bytes,
+        .resume_ttl_s = o->resume_ttl,
         .sampling = o->sampling,
         .now = serve_model_now,
         .load = serve_load,
@@ -96,7 +114,7 @@ static int serve_run(void *options)
     };
     struct api_keys keys = { 0 };
     struct err err;
-    struct buf state;
+    struct buf state, journal;
     int64_t now;
     if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
         return cli_fail("serve", &err);
@@ -109,9 +127,13 @@ static int serve_run(void *options)
     if (o->trace && trace_open(o->trace, &err) != ERR_OK)
         return cli_fail("serve", &err);
     buf_init(&state, MEM_CAT_BASE, 4096);
+    buf_init(&journal, MEM_CAT_BASE, 4096);
     config.state_dir = serve_state_dir(o, &state);
-    enum err_code code = server_run(&config, &err);
+    enum err_code code = serve_journal_dir(o, &journal, &config.journal_dir, &err);
+    if (code == ERR_OK)
+        code = server_run(&config, &err);
     buf_release(&state);
+    buf_release(&journal);
     trace_close();
     if (code == ERR_CANCELLED ||
         code == ERR_TIMEOUT) /* a thread still runs: nothing may be freed */
@@ -186,6 +208,16 @@ const struct cli_verb cmd_serve = {
               AT(store_bytes), 1 << 20, (int64_t)1 << 40 },
             { "store-days", "N", "responses unused for so long are dropped; default 30",
               CLI_FLAG_INT, AT(store_days), 1, 36500 },
+            { "generation-checkpoint", "N",
+              "keep records of running answers (in --state-dir or --ssd-cache), written every N "
+              "tokens at most a "
+              "second late, so that they can be resumed after a crash; default none",
+              CLI_FLAG_INT, AT(checkpoint), 1, 1 << 20 },
+            { "resume-ttl", "SECONDS",
+              "a record that nobody makes or reads stays so long; default 3600", CLI_FLAG_INT,
+              AT(resume_ttl), 1, 86400 * 365 },
+            { "journal-max", "SIZE", "most bytes of those records; default 256M", CLI_FLAG_SIZE,
+              AT(journal_bytes), 1 << 16, (int64_t)1 << 40 },
             { "trace", "FILE", "write what each request went through, for ui.perfetto.dev",
               CLI_FLAG_STRING, AT(trace), 0, 0 },
             { "temperature", "T", "where a request names none; default the model's, else 0.7",

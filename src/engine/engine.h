@@ -205,6 +205,8 @@ struct engine_result {
 struct engine_info {
     const char *model_id;    /* name the API shows */
     const char *fingerprint; /* "fp_" + 12 hex digits: model, build and numerics */
+    const char *
+        identity; /* what it is made of: "weights' digest/version/numerics/cache type"; NULL: not known */
     int32_t n_vocab;
     int32_t n_embd;        /* numbers in a hidden state */
     int32_t n_ctx;         /* longest sequence, prompt and answer */

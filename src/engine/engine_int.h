@@ -47,7 +47,7 @@ struct row {
 
 struct engine_model {
     struct engine base; /* first: the vtable casts */
-    char fingerprint[20];
+    char fingerprint[20], identity[ENGINE_MODEL_IDENTITY];
     char *model_id;
     struct runner *runner;
     struct sampler samplers[ENGINE_SAMPLERS_MAX]; /* one for each row that is sampled at a time */

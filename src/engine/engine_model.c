@@ -333,13 +333,19 @@ static const struct engine_ops engine_model_ops = {
     .free = engine_model_free,
 };
 
+static void engine_model_identity(const char *weights_digest, const char *numerics,
+                                  enum dtype cache_type, char *out)
+{
+    snprintf(out, ENGINE_MODEL_IDENTITY, "%s/%s/%s/%s", weights_digest, PLUMB_VERSION, numerics,
+             dtype_info(cache_type)->name);
+}
+
 void engine_model_fingerprint(const char *weights_digest, const char *numerics,
                               enum dtype cache_type, char out[20])
 {
-    char text[160];
+    char text[ENGINE_MODEL_IDENTITY];
     uint64_t h = 14695981039346656037u; /* FNV-1a, 64 bits: an identity, not a secret */
-    snprintf(text, sizeof(text), "%s/%s/%s/%s", weights_digest, PLUMB_VERSION, numerics,
-             dtype_info(cache_type)->name);
+    engine_model_identity(weights_digest, numerics, cache_type, text);
     for (const char *p = text; *p; p++)
         h = (h ^ (unsigned char)*p) * 1099511628211u;
     snprintf(out, 20, "fp_%012llx", (unsigned long long)(h >> 16));
@@ -438,8 +444,10 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
     const char *numerics = o->numerics ? o->numerics : ENGINE_MODEL_NUMERICS;
     engine_model_fingerprint(o->weights_digest, numerics, o->cache_type, em->fingerprint);
+    engine_model_identity(o->weights_digest, numerics, o->cache_type, em->identity);
     em->base.info = (struct engine_info){ .model_id = em->model_id,
                                           .fingerprint = em->fingerprint,
+                                          .identity = em->identity,
                                           .n_vocab = (int32_t)m->n_vocab,
                                           .n_embd = (int32_t)m->width,
                                           .n_ctx_train = (int32_t)m->n_ctx_train,

@@ -59,5 +59,6 @@ const struct runner *engine_model_runner(const struct engine *e);
  * what the bits of an answer depend on beside the request. out[20]. */
 void engine_model_fingerprint(const char *weights_digest, const char *numerics,
                               enum dtype cache_type, char out[20]);
+#define ENGINE_MODEL_IDENTITY 192 /* bytes of the text that is hashed, engine_info's identity */
 
 #endif

@@ -21,21 +21,26 @@ void call_free_if_over(struct call *call)
     struct server *s = call->server;
     if (call->conn || call->job || call->n_live > 0 || call->n_store > 0)
         return;
+    bool is_counted = !call->is_maker;
     response_unref(call->response);
     worker_job_free(call->again);
     for (int32_t i = 0; i < call->n_legs; i++)
         leg_release(&call->legs[i]);
     mem_free(MEM_CAT_REQUEST, call->legs);
     mem_free(MEM_CAT_REQUEST, call->states);
+    mem_free(MEM_CAT_REQUEST, call->from);
+    if (call->generation)
+        call_resume_unref(call);
     prepare_free(call->prepared);
     s->score_bytes -= call->score_bytes;
     *(call->prev ? &call->prev->next : &s->calls) = call->next;
     if (call->next)
         call->next->prev = call->prev;
     s->n_calls--;
-    s->n_outcomes[call->outcome]++;
+    s->n_makers -= call->is_maker;
+    s->n_outcomes[call->outcome] += is_counted;
     s->last_call_us = clock_us();
-    if (call->track)
+    if (call->track && is_counted)
         trace_span(
             "completion.total", call->track, call->arrived_us, s->last_call_us,
             "{\"outcome\":\"%s\",\"request_id\":\"%s\",\"trace_id\":\"%s\",\"prompt_tokens\":"
@@ -53,6 +58,10 @@ void call_abandon(struct call *call)
         worker_job_free(call->job);
         call->job = NULL;
     }
+    if (call->generation && !call->is_maker) {
+        call_resume_leave(call, false);
+        return;
+    }
     for (int32_t i = 0; i < call->n_legs; i++) {
         struct leg *leg = &call->legs[i];
         if (!leg->is_live)
@@ -67,12 +76,16 @@ void call_fail(struct call *call, const struct api_error *e)
 {
     struct server *s = call->server;
     struct http_conn *c = call->conn;
+    if (call->is_maker) {
+        call_resume_fail(call, e);
+        return;
+    }
     if (call->response && (call->has_begun || call->n_store > 0)) {
         call_response_fail(call, e);
         return;
     }
     call->conn = NULL;
-    call->is_detached = false;
+    call->is_detached = call->is_finishing = false;
     call->outcome = CALL_OUTCOME_ERROR;
     if (e->status >= 500 && e->status != 504) /* the text may quote the request: not logged */
         log_warn("http", "%s failed: %d %s", call->to.request_id, e->status,
@@ -81,6 +94,8 @@ void call_fail(struct call *call, const struct api_error *e)
     if (call->track)
         trace_instant("response.final_write", call->track, clock_us(), "{\"status\":%d}",
                       e->status);
+    if (!c) /* nobody waits for it */
+        return;
     if (call->is_streaming && !call->response) {
         buf_reset(&s->out);
         call->dialect->error(&s->out, &call->head, call->states, e);
@@ -92,6 +107,29 @@ void call_fail(struct call *call, const struct api_error *e)
 }
 
 /* --- preparation --- */
+
+static void call_link(struct server *s, struct call *call)
+{
+    call->next = s->calls;
+    if (s->calls)
+        s->calls->prev = call;
+    s->calls = call;
+    s->n_calls++;
+}
+
+struct call *call_new_maker(struct call *reader)
+{
+    struct call *call = mem_alloc(MEM_CAT_REQUEST, sizeof(*call));
+    call->server = reader->server;
+    call->is_maker = true;
+    call->arrived_us = reader->arrived_us;
+    call->account = reader->account;
+    call->track = reader->track;
+    call->to = reader->to;
+    call->server->n_makers++;
+    call_link(call->server, call);
+    return call;
+}
 
 struct call *call_new(struct server *s, struct http_conn *c, const struct http_head *head)
 {
@@ -105,11 +143,7 @@ struct call *call_new(struct server *s, struct http_conn *c, const struct http_h
         call->track = ++s->next_track;
         trace_name(call->track, call->to.request_id);
     }
-    call->next = s->calls;
-    if (s->calls)
-        s->calls->prev = call;
-    s->calls = call;
-    s->n_calls++;
+    call_link(s, call);
     http_set_data(c, call);
     return call;
 }
@@ -143,11 +177,12 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
                  (unsigned long long)server_random(), (unsigned long long)server_random());
         snprintf(call->answer_id, sizeof(call->answer_id), "%.39s", job->id);
     }
-    call_prepare(call, job);
+    if (!call_resume_begin(call, job, head))
+        call_prepare(call, job);
     call_free_if_over(call);
 }
 
-static void call_describe(struct call *call)
+void call_describe(struct call *call)
 {
     static const struct dialect *const dialects[] = {
         [PREPARE_CHAT] = &dialect_chat,         [PREPARE_COMPLETIONS] = &dialect_completions,
@@ -199,7 +234,7 @@ static void call_print(struct call *call)
 }
 
 /* A place for a leg: there is one (LIMIT_LIVE). Ids go up by one, so that an old id never names a new leg. */
-static void call_add_leg(struct call *call, int32_t index, int32_t prompt)
+void call_add_leg(struct call *call, int32_t index, int32_t prompt)
 {
     struct server *s = call->server;
     struct leg *leg = &call->legs[index];
@@ -224,7 +259,7 @@ static void call_add_leg(struct call *call, int32_t index, int32_t prompt)
     }
 }
 
-static void call_add_legs(struct call *call)
+void call_add_legs(struct call *call)
 {
     const struct prepared *p = call->prepared;
     call->legs = mem_alloc(MEM_CAT_REQUEST, sizeof(*call->legs) * (size_t)p->n_choices);
@@ -246,7 +281,7 @@ static int32_t call_next(const struct call *call)
 }
 
 /* Room and time for it? False: e. */
-static bool call_may_go(const struct call *call, struct api_error *e)
+bool call_may_go(const struct call *call, struct api_error *e)
 {
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
@@ -328,6 +363,8 @@ void call_extra_headers(const struct call *call, char *out, size_t n)
 {
     const struct prepared *p = call->prepared;
     int at = snprintf(out, n, "X-Plumb-Seed: %lld\r\n", (long long)p->seed);
+    if (call->generation)
+        at += snprintf(out + at, n - (size_t)at, "X-Plumb-Resumable: true\r\n");
     if (p->ignored[0])
         snprintf(out + at, n - (size_t)at, "X-Plumb-Ignored: %s\r\n", p->ignored);
 }
@@ -337,11 +374,19 @@ void call_prepared(struct server *s, struct worker_job *job)
     struct call *call = job->owner;
     struct prepared *p = job->prepared;
     struct api_error e;
+    if (call->is_maker) {
+        call_resume_prepared(call, job);
+        return;
+    }
     call->job = NULL;
     job->prepared = NULL;
     if (call->conn && p && p->error.status == 0 && p->response && p->response->needs_history) {
         call->prepared = p;
         call_response_load(call, job);
+        call_free_if_over(call);
+        return;
+    }
+    if (call->conn && p && p->error.status == 0 && call_resume_adopt(call, job, p)) {
         call_free_if_over(call);
         return;
     }
@@ -369,6 +414,18 @@ void call_prepared(struct server *s, struct worker_job *job)
 
 /* --- the client is gone, or somebody ends it --- */
 
+/* Does the answer go on without its client? */
+static bool call_finishes(struct call *call)
+{
+    const struct prepared *p = call->prepared;
+    bool goes_on = p && p->disconnect == PREPARE_DISCONNECT_FINISH && call->n_live > 0;
+    for (int32_t i = 0; i < call->n_legs && goes_on && call->is_paused; i++)
+        goes_on = !call->legs[i].is_live ||
+                  sched_pause(call->server->sched, call->legs[i].id, false) == ERR_OK;
+    call->is_finishing = goes_on;
+    return goes_on;
+}
+
 void call_closed(void *arg, struct http_conn *c)
 {
     struct call *call = http_data(c);
@@ -376,7 +433,9 @@ void call_closed(void *arg, struct http_conn *c)
         return;
     call->conn = NULL;
     log_debug("http", "%s: the client is gone", call->to.request_id);
-    if (!call->is_detached)
+    if (call->generation)
+        call_resume_leave(call, true);
+    else if (!call->is_detached && !call_finishes(call))
         call_abandon(call);
     call_free_if_over(call);
 }
@@ -394,7 +453,7 @@ void call_retry(struct server *s)
             leg->is_cancel_due = sched_cancel(s->sched, leg->id) != ERR_OK;
             s->has_due = s->has_due || leg->is_cancel_due;
         }
-        if (call->conn)
+        if (call->conn && !call->generation)
             call_resume_if_empty(call);
         if (call->prepared)
             call_go_on(call);
@@ -408,7 +467,8 @@ static int32_t call_fail_each(struct server *s, const char *request_id, const st
     int32_t n = 0;
     uint64_t pass = ++s->next_pass;
     for (struct call *call = s->calls; call;) {
-        bool is_due = call->pass != pass && (call->conn || call->is_detached) &&
+        bool is_due = call->pass != pass &&
+                      (call->conn || call->is_detached || call->is_finishing) &&
                       (!request_id || strcmp(call->to.request_id, request_id) == 0);
         call->pass = pass;
         if (!is_due) {

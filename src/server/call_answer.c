@@ -11,6 +11,10 @@ static void call_pause_if_full(struct call *call)
 {
     if (!call->conn || call->is_detached || http_unsent(call->conn) < LIMIT_UNSENT_HIGH)
         return;
+    if (call->generation) { /* it goes on, and this reader takes more of it when it can */
+        call->is_paused = true;
+        return;
+    }
     /* Sent again with each token that is still under way: a command that found no room is made up for. */
     call->is_paused = true;
     for (int32_t i = 0; i < call->n_legs; i++)
@@ -23,7 +27,7 @@ void call_resume_if_empty(struct call *call)
     if (!call->is_paused || http_unsent(call->conn) > LIMIT_UNSENT_LOW)
         return;
     call->is_paused = false;
-    for (int32_t i = 0; i < call->n_legs; i++)
+    for (int32_t i = 0; i < call->n_legs && !call->generation; i++)
         if (call->legs[i].is_live &&
             sched_pause(call->server->sched, call->legs[i].id, false) != ERR_OK)
             call->is_paused = call->server->has_due = true;
@@ -35,8 +39,12 @@ void call_drained(void *arg, struct http_conn *c)
     if (!call)
         return;
     call_resume_if_empty(call);
-    if (call->response)
+    if (call->generation) {
+        call_resume_pump(call);
+        call_free_if_over(call);
+    } else if (call->response) {
         call_response_resume(call);
+    }
 }
 
 bool call_is_wanted(const struct call *call)
@@ -88,7 +96,7 @@ void call_keep_alive(struct server *s)
 void call_start(struct call *call)
 {
     struct server *s = call->server;
-    call->is_streaming = call->prepared->is_stream || call->response;
+    call->is_streaming = call->prepared->is_stream || call->response || call->wants_stream;
     if (call->response) {
         call_response_start(call);
         return;
@@ -106,10 +114,12 @@ void call_start(struct call *call)
     buf_reset(&s->out);
     for (int32_t i = 0; i < call->n_legs; i++) {
         struct dialect_choice c = { .index = i };
+        size_t at = s->out.len;
         if (call->dialect->begin)
             call->dialect->begin(&s->out, &call->head, &call->states[i], &c);
         if (!call->prepared->prompts[call->legs[i].prompt].scores)
             leg_show_prompt(&call->legs[i]); /* else when the scores are there */
+        call_resume_label(&call->legs[i], at, false);
     }
     call_send(call);
 }
@@ -169,13 +179,13 @@ static bool call_may_send(struct call *call)
 static void call_stop_if_done(struct leg *leg)
 {
     struct server *s = leg->call->server;
-    if (!leg->is_done || !leg->is_live)
+    if (!leg->is_done || !leg->is_live || leg->call->generation)
         return;
     leg->is_cancel_due = sched_cancel(s->sched, leg->id) != ERR_OK;
     s->has_due = s->has_due || leg->is_cancel_due;
 }
 
-static void call_token(struct leg *leg, const struct sched_token *t)
+void call_take_token(struct leg *leg, const struct sched_token *t)
 {
     struct call *call = leg->call;
     struct server *s = call->server;
@@ -193,6 +203,7 @@ static void call_token(struct leg *leg, const struct sched_token *t)
     buf_reset(&s->out);
     call_write_held(leg);
     call_write_leg(leg);
+    call_resume_label(leg, 0, false);
     call_stop_if_done(leg);
     if (!call_may_send(call))
         return;
@@ -213,6 +224,8 @@ struct http_conn *call_let_go(struct call *call, enum call_outcome outcome)
     struct http_conn *c = call->conn;
     call->conn = NULL;
     call->outcome = outcome;
+    if (call->generation)
+        call_resume_told(call);
     call_mark_first_write(call);
     if (call->track)
         trace_instant("response.final_write", call->track, clock_us(), "{}");
@@ -271,6 +284,7 @@ static void call_stream_end(struct leg *leg)
     buf_reset(&s->out);
     call_write_held(leg);
     call_write_leg(leg);
+    call_resume_label(leg, 0, true);
     if (call->n_live == 0)
         call_close(call);
     if (!call_may_send(call))
@@ -312,10 +326,9 @@ static void call_count_cached(struct call *call, const struct leg *leg,
         call->usage.cached_tokens += f->n_cached;
 }
 
-static void call_finished(struct leg *leg, const struct sched_finished *f)
+void call_take_end(struct leg *leg, const struct sched_finished *f)
 {
     struct call *call = leg->call;
-    struct server *s = call->server;
     leg->end = *f;
     leg->text_safe = f->text_safe;
     if (leg->is_done) { /* how far the model got meanwhile is chance */
@@ -324,8 +337,6 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
     }
     leg->is_live = leg->is_cancel_due = false;
     call->n_live--;
-    s->legs[leg->id % LIMIT_LIVE] = NULL;
-    s->n_legs--;
     call->usage.prompt_tokens = call->prepared->prompt_tokens;
     call_count_cached(call, leg, f);
     call->usage.completion_tokens += leg->end.n_tokens;
@@ -347,15 +358,23 @@ static void call_finished(struct leg *leg, const struct sched_finished *f)
         else if (call->n_live == 0)
             call_reply_whole(call);
     }
-    call_free_if_over(call);
 }
 
 void call_event(struct server *s, const struct sched_event *ev)
 {
     struct leg *leg = s->legs[ev->id % LIMIT_LIVE];
     BUG_ON(!leg || leg->id != ev->id); /* a leg stays until its FINISHED */
-    if (ev->kind == SCHED_EVENT_TOKEN)
-        call_token(leg, &ev->token);
+    struct call *call = leg->call;
+    if (ev->kind == SCHED_EVENT_FINISHED) {
+        s->legs[leg->id % LIMIT_LIVE] = NULL;
+        s->n_legs--;
+    }
+    if (call->is_maker)
+        call_resume_event(leg, ev);
+    else if (ev->kind == SCHED_EVENT_TOKEN)
+        call_take_token(leg, &ev->token);
     else
-        call_finished(leg, &ev->finished);
+        call_take_end(leg, &ev->finished);
+    if (ev->kind == SCHED_EVENT_FINISHED)
+        call_free_if_over(call);
 }

@@ -458,8 +458,7 @@ void call_stored(struct server *s, struct store_job *job)
 
 /* --- the request --- */
 
-/* The value of a query's parameter into out[n]; false: it is not there, or too long. Values that are escaped have no use here. */
-static bool call_query(const char *query, const char *name, char *out, size_t n)
+bool call_query(const char *query, const char *name, char *out, size_t n)
 {
     size_t len = strlen(name);
     for (const char *p = query; *p; p += strcspn(p, "&"), p += *p == '&') {

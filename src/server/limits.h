@@ -49,6 +49,10 @@
 #define LIMIT_WEDGED_SECONDS   120         /* a step that takes longer will not end any more */
 #define LIMIT_RETRY_SECONDS    5           /* what Retry-After says */
 
+/* generations that can be resumed */
+#define LIMIT_JOURNAL_BYTES      (256 << 20) /* of all records, unless --journal-max says otherwise */
+#define LIMIT_RESUME_TTL_SECONDS 3600 /* since nobody made or read one, unless --resume-ttl does */
+
 /* kept responses */
 #define LIMIT_STORE_BYTES     (256 << 20) /* of all, unless --store-size says otherwise */
 #define LIMIT_STORE_DAYS      30          /* since their last use, unless --store-days does */

@@ -20,6 +20,8 @@ struct metrics {
     int64_t ready, connections, calls, step_us, uptime_us, score_bytes;
     int64_t fds, threads, resident;
     struct store_stats store;
+    struct journal_stats journal;
+    int64_t resumed, resume_refused;
 };
 
 enum metrics_kind { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
@@ -124,6 +126,13 @@ static const struct metrics_row metrics_table[] = {
     { "store_bytes", GAUGE, "store_bytes", NULL, AT(store.bytes), "bytes of those" },
     { "store_writes_total", COUNTER, "store_writes", NULL, AT(store.puts), "responses that were to be kept" },
     { "store_losses_total", COUNTER, "store_losses", NULL, AT(store.losses), "of those, that could not be" },
+    { "resumed_total", COUNTER, "resumed", NULL, AT(resumed), "requests that were given what had been generated before: after a restart, a lost connection, or beside another reader" },
+    { "resume_refused_total", COUNTER, "resume_refused", NULL, AT(resume_refused), "of an id with another body, or begun under another model or other settings (409)" },
+    { "journal_on", GAUGE, "journal_on", NULL, AT(journal.is_on), "1 if generations have records; 0: not asked for, or the disk failed" },
+    { "journal_records", GAUGE, "journal_records", NULL, AT(journal.records), "records that there are" },
+    { "journal_bytes", GAUGE, "journal_bytes", NULL, AT(journal.bytes), "bytes of those" },
+    { "journal_begun_total", COUNTER, "journal_begun", NULL, AT(journal.begun), "generations that were to have one" },
+    { "journal_losses_total", COUNTER, "journal_losses", NULL, AT(journal.losses), "times that something could not be written" },
     { "memory_bytes", GAUGE, "memory", NULL, EACH(memory, CATEGORY), "live host memory, by what it is for" },
     { "process_open_fds", GAUGE, "fds", NULL, AT(fds), "open file descriptors" },
     { "process_threads", GAUGE, "threads", NULL, AT(threads), "threads" },
@@ -210,7 +219,10 @@ static void metrics_read(struct server *s, struct metrics *m)
     m->step_us = server_step_us(s);
     m->ready = s->state == SERVER_STATE_READY && !server_is_wedged(s);
     m->connections = http_server_connections(s->http);
-    m->calls = s->n_calls;
+    m->calls = s->n_calls - s->n_makers;
+    m->resumed = s->n_resumed;
+    m->resume_refused = s->n_resume_refused;
+    journal_read_stats(s->journal, &m->journal);
     m->uptime_us = clock_us() - s->started_us;
     m->score_bytes = s->score_bytes;
     store_read_stats(s->store, &m->store);

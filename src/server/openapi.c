@@ -56,6 +56,7 @@ static const struct operation operations[] = {
     { OPENAPI_TOKENIZE, "", TEXTS, "Text or messages to token ids", "TokenizeRequest", "Tokens", NULL, TOKENS },
     { OPENAPI_DETOKENIZE, "", TEXTS, "Token ids to text", "DetokenizeRequest", "Text", NULL, TOKENS },
     { OPENAPI_APPLY_TEMPLATE, "", TEXTS, "Messages as the prompt that the template makes of them", "ApplyTemplateRequest", "Prompt", NULL, TOKENS },
+    { OPENAPI_REQUEST_STREAM, "/stream", CHAT, "The events of a request that runs or can be resumed", NULL, NULL, "ResumedEvent", RUN " 409" },
     { OPENAPI_CANCEL, "", SERVER, "End the requests of that x-request-id", NULL, "Cancelled", NULL, "404" },
     { OPENAPI_FLUSH, "", SERVER, "Make all kept histories durable (--ssd-cache)", NULL, "Flushed", NULL, "400 503" },
 };
@@ -67,6 +68,7 @@ static const struct parameter {
 } parameters[] = {
     { OPENAPI_RESPONSE_GET, "", "stream", "bool", "its events from the beginning; what still runs is followed to its end" },
     { OPENAPI_RESPONSE_GET, "", "starting_after", "int(0,2147483647)", "of a stream: only the events numbered over it" },
+    { OPENAPI_REQUEST_STREAM, "/stream", "from", "string", "the id of the last event that is known, or a number of tokens; unset: from the beginning" },
     { OPENAPI_RESPONSE_GET, "/input_items", "limit", "int(1,100)", "so many at most; 20 unless given" },
     { OPENAPI_RESPONSE_GET, "/input_items", "order", "'asc' | 'desc'", "desc unless given" },
     { OPENAPI_RESPONSE_GET, "/input_items", "after", "string", "the items behind the one of that id" },
@@ -100,7 +102,7 @@ static const struct { const char *status, *doc; } statuses[] = {
     { "401", "No API key, or one that the server does not know" },
     { "403", "Host or Origin may not use this server" },
     { "404", "There is no such thing" },
-    { "409", "The response runs in another process" },
+    { "409", "The id is another request's, its record is of another model or of other settings, or it runs in another process" },
     { "413", "The body is over its limit" },
     { "429", "Too many requests wait" },
     { "499", "A DELETE ended the request" },
@@ -190,7 +192,8 @@ static void openapi_parameters(struct openapi *o, const struct openapi_route *r,
         return;
     json_field_array(&o->w, "parameters");
     openapi_parameter(o, "id", false, "string(1)",
-                      op->operation == OPENAPI_CANCEL  ? "of requests: their x-request-id"
+                      op->operation == OPENAPI_CANCEL || op->operation == OPENAPI_REQUEST_STREAM
+                          ? "of requests: their x-request-id"
                       : op->operation == OPENAPI_MODEL ? "of the model"
                                                        : "of the response");
     for (size_t i = 0; i < ARRAY_LEN(parameters); i++)
@@ -210,7 +213,8 @@ static void openapi_json_content(struct openapi *o, const char *schema)
 static void openapi_stream(struct openapi *o, const struct operation *op)
 {
     char data[192];
-    bool has_done = op->operation == OPENAPI_CHAT || op->operation == OPENAPI_COMPLETIONS;
+    bool has_done = op->operation == OPENAPI_CHAT || op->operation == OPENAPI_COMPLETIONS ||
+                    op->operation == OPENAPI_REQUEST_STREAM;
     snprintf(data, sizeof(data),
              "%s{\"type\":\"string\",\"contentMediaType\":\"application/json\","
              "\"contentSchema\":{\"$ref\":\"#/components/schemas/%s\"}}%s",
@@ -239,6 +243,7 @@ static void openapi_reply(struct openapi *o, const struct operation *op)
     if (openapi_is_run(op)) {
         openapi_ref(o, "x-plumb-seed", "headers", "Seed");
         openapi_ref(o, "x-plumb-ignored", "headers", "Ignored");
+        openapi_ref(o, "x-plumb-resumable", "headers", "Resumable");
     }
     openapi_end(o);
     openapi_begin(o, "content");
@@ -246,7 +251,7 @@ static void openapi_reply(struct openapi *o, const struct operation *op)
         openapi_json_content(o, op->reply);
     if (op->events)
         openapi_stream(o, op);
-    if (!op->reply) {
+    if (!op->reply && !op->events) {
         openapi_begin(o, "text/plain");
         openapi_schema(o, "schema", "string", NULL);
         openapi_end(o);
@@ -397,6 +402,7 @@ static void openapi_headers(struct openapi *o)
     openapi_header(o, "Seed", "int",
                    "the seed that was used: send it to get the same answer again");
     openapi_header(o, "Ignored", "string", "fields that nobody here knows, between commas");
+    openapi_header(o, "Resumable", "'true'", "the answer has a record: it can be resumed");
     openapi_header(o, "RetryAfter", "int(0)", "seconds");
     openapi_end(o);
 }

@@ -50,6 +50,7 @@ static const struct openapi_type openapi_types[] = {
       "the last one has no choices and the usage, where that was asked for" },
     { "ChatDelta", "{role?: 'assistant', content?: string, reasoning_content?: string, token_ids?: Token[], tool_calls?: {index: int(0), id?: string, type?: 'function', function: {name?: string, arguments: string}}[1]}", NULL },
     { "ChatEvent", "ChatChunk | Error", NULL },
+    { "ResumedEvent", "ChatEvent | CompletionEvent | InfillEvent | MessagesEvent", "as the request's own API has them" },
 
     /* --- completions --- */
     { "Completion", "{" COMPLETION_HEAD ", object: 'text_completion', choices: {text: string, index: int(0), logprobs: TextLogprobs | null, prompt_logprobs?: PromptLogprobs, token_ids?: Token[], finish_reason: 'stop' | 'length'}[1],"

@@ -413,6 +413,27 @@ static struct prepared *prepare_responses_of(const struct prepare_context *ctx,
     return is_counted ? p : full;
 }
 
+/* What becomes of the answer when its client goes. */
+static bool prepare_disconnect(const struct prepare_context *ctx, const struct json *body,
+                               struct prepared *p)
+{
+    static const char *const names[] = { "cancel", "finish", "resumable" };
+    const struct json *v = json_get_set(body, "disconnect");
+    bool has_journal = ctx->config && ctx->config->checkpoint > 0;
+    size_t i = 0;
+    while (v && i < ARRAY_LEN(names) && !json_str_eq(v, names[i]))
+        i++;
+    if (i == ARRAY_LEN(names))
+        return api_error_set(&p->error, 400, NULL, "disconnect",
+                             "disconnect: must be 'cancel', 'finish' or 'resumable'");
+    p->disconnect = (enum prepare_disconnect)i;
+    if (p->disconnect != PREPARE_DISCONNECT_RESUMABLE || (has_journal && p->n_choices > 0))
+        return true;
+    p->disconnect = PREPARE_DISCONNECT_CANCEL;
+    fields_ignore(p->ignored, "disconnect.resumable", strlen("disconnect.resumable"));
+    return true;
+}
+
 struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in)
 {
     struct prepared *p = prepare_new(in->kind);
@@ -438,6 +459,10 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
         prepare_detokenize(ctx, &doc.root, p);
     else
         prepare_apply_template(ctx, &doc.root, p);
+    if (is_fine && p->error.status == 0 &&
+        (in->kind <= PREPARE_COMPLETIONS || in->kind == PREPARE_MESSAGES ||
+         in->kind == PREPARE_INFILL))
+        (void)prepare_disconnect(ctx, &doc.root, p);
     if (is_fine && in->trace)
         trace_span("request.prompt_prepare", in->trace, start_us, clock_us(),
                    "{\"prompts\":%d,\"tokens\":%lld,\"error\":%d}", p->n_prompts,

@@ -41,6 +41,14 @@ struct prepare_context {
     const struct server_model *model;
     const struct server_config *config;
     const char *model_id;
+    int64_t
+        now_s; /* the time that templates are given; 0 = the configuration's, else the clock's */
+};
+
+enum prepare_disconnect { /* what becomes of an answer when its client goes */
+                          PREPARE_DISCONNECT_CANCEL,
+                          PREPARE_DISCONNECT_FINISH, /* it goes on to its end, and is kept for prompts that begin with it */
+                          PREPARE_DISCONNECT_RESUMABLE, /* it stops; who asks for it gets what there is, and the rest */
 };
 
 struct prepare_input {
@@ -99,8 +107,9 @@ struct prepared {
     struct buf reply;       /* not a generation: the JSON to send */
     /* a generation from here */
     bool is_stream, includes_usage;
-    bool echoes_logprobs;      /* the prompt's log-probabilities stand before the answer's */
-    bool is_background;        /* of the requests, as priority */
+    bool echoes_logprobs; /* the prompt's log-probabilities stand before the answer's */
+    bool is_background;   /* of the requests, as priority */
+    enum prepare_disconnect disconnect;
     int32_t n_logprobs;        /* -1 = none */
     int32_t n_prompt_logprobs; /* -1 = none */
     int32_t priority;

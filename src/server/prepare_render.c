@@ -54,7 +54,7 @@ static bool prepare_render_once(const struct prepare_context *ctx, const struct 
     }
     const struct server_config *config = ctx->config;
     struct template_input in = { .caller = &doc.root, .own = own };
-    in.now = config->now ? config->now(config->now_arg) : clock_wall_s();
+    in.now = ctx->now_s ? ctx->now_s : config->now ? config->now(config->now_arg) : clock_wall_s();
     enum err_code code = template_render(ctx->model->chat_template, &in, out, &err);
     is_fine = code == ERR_OK;
     if (!is_fine)

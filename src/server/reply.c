@@ -28,6 +28,9 @@ void reply_to_init(struct reply_to *to, const struct http_head *head)
     to->is_anthropic = head && route_is_anthropic(head->path);
     reply_take_id(head, "X-Request-Id", to->request_id);
     if (!to->request_id[0])
+        reply_take_id(head, "Idempotency-Key", to->request_id);
+    to->has_own_id = to->request_id[0] != '\0';
+    if (!to->request_id[0])
         snprintf(to->request_id, sizeof(to->request_id), "req-%016llx",
                  (unsigned long long)server_random());
     if (!trace_is_on())
@@ -47,7 +50,7 @@ void reply_headers(const struct reply_to *to, const char *extra, char *out, size
             cors, sizeof(cors),
             "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n"
             "Access-Control-Expose-Headers: x-request-id, request-id, x-trace-id, x-plumb-ignored, "
-            "x-plumb-seed, x-should-retry, retry-after\r\n",
+            "x-plumb-seed, x-plumb-resumable, x-should-retry, retry-after\r\n",
             to->origin);
     if (to->trace_id[0])
         snprintf(trace, sizeof(trace), "X-Trace-Id: %s\r\n", to->trace_id);

@@ -236,6 +236,7 @@ static const struct route routes[] = {
     { "/v1/messages", HTTP_METHOD_POST, .doc = OPENAPI_MESSAGES, .kind = PREPARE_MESSAGES },
     { "/v1/messages/count_tokens", HTTP_METHOD_POST, .doc = OPENAPI_COUNT_TOKENS, .kind = PREPARE_COUNT_TOKENS },
     { "/signal", HTTP_METHOD_POST, .doc = OPENAPI_SIGNAL, .kind = PREPARE_SIGNAL },
+    { "/v1/requests/", HTTP_METHOD_GET, .doc = OPENAPI_REQUEST_STREAM, .later = call_resume_ask, .is_prefix = true },
     { "/v1/requests/", HTTP_METHOD_DELETE, .doc = OPENAPI_CANCEL, .now = route_cancel, .is_prefix = true },
     { "/admin/cache/flush", HTTP_METHOD_POST, .doc = OPENAPI_FLUSH, .later = call_cache_flush },
     { "/tokenize", HTTP_METHOD_POST, .doc = OPENAPI_TOKENIZE, .kind = PREPARE_TOKENIZE },

@@ -61,8 +61,13 @@ static void server_prepare(void *arg, struct worker_job *job)
         .history = job->history,
         .list = &job->list,
     };
-    job->prepared = prepare_request(&s->prepare, &in);
-    job->keeps_body = job->prepared->response && job->prepared->response->needs_history;
+    struct prepare_context ctx = s->prepare;
+    if (job->is_recorded && job->now_s == 0)
+        job->now_s = s->config.now ? s->config.now(s->config.now_arg) : clock_wall_s();
+    ctx.now_s = job->now_s;
+    job->prepared = prepare_request(&ctx, &in);
+    job->keeps_body =
+        job->is_recorded || (job->prepared->response && job->prepared->response->needs_history);
 }
 
 static void server_wake(void *arg) /* thread: any */
@@ -83,7 +88,9 @@ static void server_add_timer(struct event *timer, int64_t us)
 static void server_ready(struct server *s)
 {
     s->model_id = s->config.alias ? s->config.alias : s->model.engine->info.model_id;
-    s->prepare = (struct prepare_context){ &s->model, &s->config, s->model_id };
+    s->prepare = (struct prepare_context){ .model = &s->model,
+                                           .config = &s->config,
+                                           .model_id = s->model_id };
     worker_pool_start(s->workers);
     if (s->state != SERVER_STATE_LOADING)
         return;
@@ -117,6 +124,9 @@ static void server_take_jobs(struct server *s)
 {
     struct worker_job *job;
     struct store_job *kept;
+    struct journal_job *found;
+    while (s->journal && (found = journal_next(s->journal)) != NULL)
+        call_resume_found(s, found);
     while ((job = worker_next(s->workers)) != NULL)
         call_prepared(s, job);
     while (s->store && (kept = store_next(s->store)) != NULL)
@@ -175,6 +185,7 @@ static void server_on_watch(evutil_socket_t fd, short what, void *arg)
     else if (!is_wedged && s->is_wedged)
         log_info("server", "the engine goes on");
     s->is_wedged = is_wedged;
+    call_resume_tick(s);
     server_add_timer(s->watch_timer, WATCH_US);
 }
 
@@ -248,6 +259,10 @@ static void server_set_config(struct server *s, const struct server_config *conf
         s->config.keep_alive_ms = LIMIT_KEEP_ALIVE_MS;
     if (s->config.store_bytes == 0)
         s->config.store_bytes = LIMIT_STORE_BYTES;
+    if (s->config.journal_bytes == 0)
+        s->config.journal_bytes = LIMIT_JOURNAL_BYTES;
+    if (s->config.resume_ttl_s == 0)
+        s->config.resume_ttl_s = LIMIT_RESUME_TTL_SECONDS;
     if (s->config.store_days == 0)
         s->config.store_days = LIMIT_STORE_DAYS;
     const char *host = config->host;
@@ -282,6 +297,7 @@ static void server_free(struct server *s)
         sched_stop(s->sched);
     worker_pool_free(s->workers);
     store_free(s->store);
+    journal_free(s->journal);
     for (size_t i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -295,6 +311,7 @@ static void server_free(struct server *s)
     buf_release(&s->openapi);
     buf_release(&s->out);
     buf_release(&s->text);
+    buf_release(&s->labelled);
     mem_free(MEM_CAT_SERVER, s);
 }
 
@@ -350,6 +367,11 @@ static enum err_code server_start(struct server *s, struct err *err)
                                             s->config.store_days * 86400, server_wake, s };
         s->store = store_new(&store);
     }
+    if (s->config.checkpoint > 0) {
+        const struct journal_config journal = { s->config.journal_dir, s->config.journal_bytes,
+                                                s->config.resume_ttl_s, server_wake, s };
+        s->journal = journal_new(&journal);
+    }
     const struct worker_config wc = {
         .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, 1, 1 },
         .max_queued =
@@ -401,6 +423,7 @@ enum err_code server_run(const struct server_config *config, struct err *err)
     buf_init(&s->openapi, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     buf_init(&s->out, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     buf_init(&s->text, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
+    buf_init(&s->labelled, MEM_CAT_SERVER, LIMIT_REPLY_BYTES);
     server_set_config(s, config);
     enum err_code code = server_start(s, err);
     if (code == ERR_OK) {

@@ -46,10 +46,14 @@ struct server_config {
     int64_t max_stall_ms;   /* 0 = 250 */
     int64_t wedged_seconds; /* a step that runs longer is reported; 0 = LIMIT_WEDGED_SECONDS */
     int head_seconds, body_seconds, idle_seconds, stall_seconds; /* of connections; 0 = limits.h */
-    int64_t keep_alive_ms;           /* longest silence on a stream; 0 = LIMIT_KEEP_ALIVE_MS */
-    const char *state_dir;           /* where responses are kept; NULL = they are not */
-    int64_t store_bytes;             /* of all of them; 0 = LIMIT_STORE_BYTES */
-    int64_t store_days;              /* since their last use; 0 = LIMIT_STORE_DAYS */
+    int64_t keep_alive_ms; /* longest silence on a stream; 0 = LIMIT_KEEP_ALIVE_MS */
+    const char *state_dir; /* where responses are kept; NULL = they are not */
+    int64_t store_bytes;   /* of all of them; 0 = LIMIT_STORE_BYTES */
+    int64_t store_days;    /* since their last use; 0 = LIMIT_STORE_DAYS */
+    int32_t checkpoint; /* tokens between two writes of a generation's record; 0 = there are none */
+    const char *journal_dir;         /* where those are; needed with checkpoint */
+    int64_t journal_bytes;           /* of all of them; 0 = LIMIT_JOURNAL_BYTES */
+    int64_t resume_ttl_s;            /* since nobody used one; 0 = LIMIT_RESUME_TTL_SECONDS */
     struct server_sampling sampling; /* flags: before the model's, after the request's */
     /* Unix seconds that templates take for now, moved to local time; NULL: the clock, UTC. Any thread. */
     int64_t (*now)(void *arg);

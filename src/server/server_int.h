@@ -5,6 +5,7 @@
 #include "sched/sched.h"
 #include "server/answer.h"
 #include "server/dialect.h"
+#include "server/generation.h"
 #include "server/http.h"
 #include "server/response.h"
 #include "server/server.h"
@@ -22,9 +23,16 @@ struct guard_digest {
 /* Whom a reply is for: what its headers say again. */
 struct reply_to {
     char request_id[LIMIT_REQUEST_ID_BYTES + 1];
+    bool has_own_id;                           /* the client has named it */
     char trace_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": there is no trace */
     char origin[256];                          /* of the page that calls, if it may; "" */
     bool is_anthropic; /* errors have that API's shape, and its header says the id again */
+};
+
+/* A place in the stream of one answer: the events of its first `tokens` tokens are out (-1: not even what stands before it), and so
+ * many of those that follow. */
+struct leg_place {
+    int32_t tokens, events;
 };
 
 /* One answer of a call: a generation that the scheduler owns until its FINISHED event. */
@@ -43,7 +51,10 @@ struct leg {
     struct splitter *splitter; /* NULL: all of the answer is content */
     int32_t n_calls;           /* tool calls begun */
     int32_t n_tokens;          /* that belong to it */
-    bool is_done;              /* it is complete though the model goes on: what comes is dropped */
+    int32_t n_fed; /* tokens of its generation that it has had, or (the maker's) brought */
+    struct leg_place place,
+        have;     /* of a generation's reader: what is out; what its client had before */
+    bool is_done; /* it is complete though the model goes on: what comes is dropped */
     struct sched_finished end;
     /* What was collected of it, for the end: leg.c. */
     struct buf text;   /* of the parts, joined */
@@ -95,10 +106,18 @@ struct call {
     bool is_detached;         /* it runs whether or not there is a client */
     bool
         has_begun; /* head or reply are out: what goes wrong from here on is told by the response */
-    bool is_dropped;          /* it was deleted while it ran: not to be kept */
-    int32_t n_store;          /* store jobs, or a flush, that will come back */
-    bool is_flush;            /* it waits for one, whose id is its own */
-    struct worker_job *again; /* to be prepared again, once its history is here */
+    bool is_dropped; /* it was deleted while it ran: not to be kept */
+    int32_t n_store; /* store jobs, or a flush, that will come back */
+    bool is_flush;   /* it waits for one, whose id is its own */
+    struct worker_job *
+        again; /* to be prepared again, once its history is here; or once its record was looked for */
+    /* Generations that can be resumed: call_resume.c */
+    struct generation *generation; /* that it makes or reads; or NULL */
+    struct journal_job *find;      /* waits for the end of one of its name */
+    char *from;        /* where its client's stream is to begin; NULL: at the beginning */
+    bool is_maker;     /* has no client, but the scheduler's requests */
+    bool is_finishing; /* the client has gone, the answer goes on */
+    bool wants_stream; /* whatever the body says */
     struct dialect_head head;
     struct leg *legs;             /* [n_legs] */
     struct dialect_state *states; /* [n_legs] of the stream */
@@ -123,7 +142,11 @@ struct server {
     struct http_server *http;
     struct sched *sched;
     struct worker_pool *workers;
-    struct store *store;            /* NULL: responses are not kept */
+    struct store *store;     /* NULL: responses are not kept */
+    struct journal *journal; /* NULL: no generation can be resumed */
+    struct generation *generations;
+    int64_t n_resumed, n_resume_refused;
+    int32_t n_makers;               /* of the calls */
     struct prepare_context prepare; /* valid from READY on */
     unsigned char secret[16];       /* of hashes of keys and accounts */
     struct guard_digest *keys;      /* [n_keys]; NULL: none is asked for */
@@ -141,6 +164,7 @@ struct server {
     int32_t n_legs;
     struct buf openapi;   /* what /openapi.json says, made once the model is loaded; empty before */
     struct buf out, text; /* scratch: of the reply being written; of what an answer shows now */
+    struct buf labelled;  /* scratch: events with their ids */
     bool has_due;         /* commands for the scheduler are to be tried again */
     char url[300];
     char bind_host[256]; /* config.host without brackets */
@@ -188,9 +212,20 @@ void call_abandon(struct call *call);
 /* Give the job to the workers; the call fails where they have no room. */
 void call_prepare(struct call *call, struct worker_job *job);
 void call_extra_headers(const struct call *call, char *out, size_t n);
+/* In any order, for call_resume.c: a call without a client; what its head says, once it is prepared; room for its legs; one leg and
+ * its request; room and time for it (false: e). */
+struct call *call_new_maker(struct call *reader);
+void call_describe(struct call *call);
+void call_add_legs(struct call *call);
+void call_add_leg(struct call *call, int32_t index, int32_t prompt);
+bool call_may_go(const struct call *call, struct api_error *e) MUST_CHECK;
 
 /* --- call_answer.c: from acceptance to the end of the reply --- */
 void call_start(struct call *call);
+void call_take_token(struct leg *leg, const struct sched_token *t);
+void call_take_end(struct leg *leg, const struct sched_finished *f); /* the call is not freed */
+/* The value of a query's parameter into out[n]; false: it is not there, or too long. Values that are escaped have no use here. */
+bool call_query(const char *query, const char *name, char *out, size_t n);
 void call_event(struct server *s, const struct sched_event *ev);
 void call_drained(void *arg, struct http_conn *c); /* http_ops.drained */
 void call_resume_if_empty(struct call *call);
@@ -221,8 +256,30 @@ void call_response_ask(struct server *s, struct http_conn *c, const struct http_
 
 /* --- call_cache.c: kept histories --- */
 void call_cache_flush(struct server *s, struct http_conn *c, const struct http_head *head,
-                     const char *rest);
+                      const char *rest);
 void call_cache_flushed(struct server *s, const struct sched_event *ev);
+
+/* --- call_resume.c: generations that outlive their connection and the process --- */
+/* May the request have a record, or find one? Then it is looked for, and the job is taken over. */
+bool call_resume_begin(struct call *call, struct worker_job *job, const struct http_head *head);
+/* Prepared without a record, and it wants one (its disconnect says so): what is prepared is taken over. */
+bool call_resume_adopt(struct call *call, struct worker_job *job, struct prepared *p);
+void call_resume_prepared(struct call *maker, struct worker_job *job);
+void call_resume_fail(struct call *maker, const struct api_error *e); /* its readers are told */
+void call_resume_found(struct server *s, struct journal_job *job);
+void call_resume_event(struct leg *leg, const struct sched_event *ev); /* of a maker's leg */
+void call_resume_pump(struct call *call); /* a reader takes what there is; the call is not freed */
+/* The events of the answer that stand in the server's `out` from `at` on get their ids; those that the client has had are taken out. is_end:
+ * they are the answer's last. Nothing for a call that reads no generation. */
+void call_resume_label(struct leg *leg, size_t at, bool is_end);
+/* A reader has gone: its connection closed, or it was told an error; or it was told all. */
+void call_resume_leave(struct call *call, bool is_closed);
+void call_resume_told(struct call *call);
+void call_resume_unref(struct call *call); /* the call is being freed */
+void call_resume_tick(struct server *s);   /* each second */
+/* GET /v1/requests/ID/stream */
+void call_resume_ask(struct server *s, struct http_conn *c, const struct http_head *head,
+                     const char *rest);
 
 /* --- leg.c: an answer's tokens to parts, and parts to the stream or to what the reply at the end needs --- */
 /* index, prompt, call and id are set. */

@@ -4,6 +4,7 @@ is so. Over the scripted engine; /infill needs the tokens of a real model."""
 import copy
 import json
 import re
+import tempfile
 import time
 import urllib.parse
 
@@ -87,7 +88,7 @@ class Client:
         assert status == want, (status, value)
         said = self.resolve(op["responses"][str(status)])
         for name in said["headers"]:
-            assert name in headers or name == "x-plumb-ignored", (name, headers)
+            assert name in headers or name in ("x-plumb-ignored", "x-plumb-resumable"), (name, headers)
         assert {h for h in headers if h.startswith("x-plumb")} <= set(said["headers"])
         media = headers["content-type"].split(";")[0]
         content = said["content"][media]
@@ -128,7 +129,7 @@ def test_each_path_has_the_methods_that_are_told(server, doc):
     for path in doc["paths"]:
         url = path.replace("{id}", "nothing")
         # "/v1/responses/input_tokens" is also what an id may look like
-        methods = {m for other, ms in doc["paths"].items() if re.fullmatch(other.replace("{id}", "[^/]+"), url) for m in ms}
+        methods = {m for other, ms in doc["paths"].items() if re.fullmatch(other.replace("{id}", ".+" if "requests" in other else "[^/]+"), url) for m in ms}
         for method in METHODS:
             status, headers, value = server.call(url, {} if method != "get" else None, method=method.upper())
             text = json.dumps(value) if isinstance(value, dict) else ""
@@ -208,7 +209,7 @@ REFUSALS = [
     # characters are counted there, bytes here; single precision
     r"(stop|stop_sequences|tools\[\d+\]): (a string of \d+ bytes|needs a function with a name)", r"minimum: must be below 0", r"the name is no name",
     # ids of what is not there
-    r"no (kept response|live request) has", r"is not kept here", r"no response with the id", r"the model '(.|\n)*' does not exist",
+    r"no (kept response|live request) has", r"no request (can be resumed|of the id)", r"is not kept here", r"no response with the id", r"the model '(.|\n)*' does not exist",
 ]
 
 
@@ -369,6 +370,16 @@ def replies_of_the_rest(client):
 
 
 def replies_about_what_runs(client):
+    with tempfile.TemporaryDirectory() as d, script("--generation-checkpoint=4", f"--journal-dir={d}") as server:
+        body = {"messages": user("!count 9"), "stream": True, "disconnect": "resumable"}
+        with server.connect() as s:
+            s.sendall(request("/v1/chat/completions", body))
+            _, headers, _ = Reply(s).read()
+        assert headers["x-plumb-resumable"] == "true"
+        again = Client(server, client.doc)
+        again.call("get", "/v1/requests/{id}/stream", id=headers["x-request-id"])
+        again.call("get", "/v1/requests/{id}/stream", id="other", want=404)
+        client.done |= again.done
     with script("--step-us=10000") as server:
         slow = Client(server, client.doc)
         with server.connect() as s:

@@ -10,7 +10,7 @@
 
 static struct server_model model;
 static struct server_config config;
-static struct prepare_context ctx = { &model, &config, "script" };
+static struct prepare_context ctx = { .model = &model, .config = &config, .model_id = "script" };
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -87,6 +87,9 @@ static bool set_number(struct world *w, const char *name, long v)
         { "load-ms", NULL, NULL, &w->load_ms },
         { "load-fails", NULL, NULL, &w->load_fails },
         { "prepare-ms", NULL, NULL, &w->prepare_ms },
+        { "generation-checkpoint", &w->config.checkpoint, NULL, NULL },
+        { "journal-bytes", NULL, &w->config.journal_bytes, NULL },
+        { "resume-ttl", NULL, &w->config.resume_ttl_s, NULL },
         { "store-bytes", NULL, &w->config.store_bytes, NULL },
         { "store-days", NULL, &w->config.store_days, NULL },
         { "max-body", NULL, &w->config.max_body, NULL },
@@ -142,6 +145,8 @@ static bool set_flag(struct world *w, char *arg)
         w->config.alias = eq + 1;
     else if (strcmp(name, "state-dir") == 0)
         w->config.state_dir = eq + 1;
+    else if (strcmp(name, "journal-dir") == 0)
+        w->config.journal_dir = eq + 1;
     else if (strcmp(name, "style") == 0)
         w->style = eq + 1;
     else if (strcmp(name, "template") == 0)
