@@ -72,6 +72,14 @@ static const int8_t gguf_dtypes[] = {
     [42] = DTYPE_Q2_0,
 };
 
+int gguf_type_number(enum dtype type)
+{
+    for (size_t i = 0; i < ARRAY_LEN(gguf_dtypes); i++)
+        if (gguf_dtypes[i] == (int)type)
+            return (int)i;
+    return -1;
+}
+
 struct gguf_reader {
     struct arena *arena;
     const uint8_t *data;

@@ -6,6 +6,7 @@
  *
  * Everything is hostile until checked. The tensors cover the data without overlap and without holes, as the published reader asks:
  * a file that does not is cut, or carries something that nobody should read. */
+#include "weights/safetensors_write.h"
 #include "weights/weights_int.h"
 #include "json/json.h"
 
@@ -32,6 +33,14 @@ static const struct {
     { "F8_E8M0", DTYPE_U8 },
 };
 
+const char *safetensors_type_name(enum dtype type)
+{
+    for (size_t i = 0; i < ARRAY_LEN(safetensors_dtypes); i++)
+        if (safetensors_dtypes[i].type == type)
+            return safetensors_dtypes[i].name;
+    return NULL;
+}
+
 static enum err_code safetensors_dtype(const struct json *v, enum dtype *out, struct err *err)
 {
     char quoted[META_QUOTE_MAX];
@@ -57,6 +66,7 @@ static enum err_code safetensors_shape(const struct json *v, struct weights_tens
                        SAFETENSORS_DIMS_MAX);
     int n = (int)v->n, merged = n > WEIGHTS_DIMS_MAX ? n - WEIGHTS_DIMS_MAX : 0;
     t->n_dims = n ? n - merged : 1;
+    t->is_merged = merged > 0;
     for (int i = 0; i < WEIGHTS_DIMS_MAX; i++)
         t->shape[i] = 1;
     for (int i = 0; i < n; i++) {

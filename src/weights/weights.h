@@ -34,6 +34,7 @@ struct weights_tensor {
     int n_dims; /* 1..WEIGHTS_DIMS_MAX */
     /* Each >= 1. shape[0] is the contiguous one (GGUF order) and a multiple of the type's block; unused ones are 1. */
     int64_t shape[WEIGHTS_DIMS_MAX];
+    bool is_merged; /* the file has more dimensions: shape[0] is the product of the innermost */
     const uint8_t
         *data; /* inside its file, overlaps no other tensor; of GGUF 8-byte aligned, else any */
     size_t bytes;

@@ -97,6 +97,9 @@ enum err_code dir_add_templates(struct weights *w, struct err *err) MUST_CHECK;
 /* Read file i's header into its metadata table and add its tensors. Errors leave w fit for weights_close only. */
 enum err_code gguf_read(struct weights *w, int file_i, struct err *err) MUST_CHECK;
 
+/* GGUF's number of a type; -1: it has none. */
+int gguf_type_number(enum dtype type);
+
 /* The same of a safetensors file. */
 enum err_code safetensors_read(struct weights *w, int file_i, struct err *err) MUST_CHECK;
 
