@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HF_NAME_MAX   256
 #define HF_LAYERS_MAX 1024
 #define HF_PATH_MAX   256
 
@@ -360,6 +359,16 @@ static bool hf_in_list(const char *list, const char *word)
         if ((p == list || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
             return true;
     return false;
+}
+
+const struct hf_name *hf_common_names(void)
+{
+    return hf_names;
+}
+
+const struct hf_key *hf_common_keys(void)
+{
+    return hf_keys;
 }
 
 static const struct hf_map *hf_map_of(const char *name)

@@ -88,6 +88,7 @@ enum err_code hf_set_str(struct hf *h, const char *name, const char *v, struct e
 enum err_code hf_set_ints(struct hf *h, const char *name, const int64_t *v, uint64_t n,
                           struct err *err) MUST_CHECK;
 
+#define HF_NAME_MAX 256
 /* Numbers of name at the pattern's %d (at most two): false = it is another name. */
 bool hf_match(const char *pattern, const char *name, int64_t at[2], int *n);
 /* Give the model the tensor under the GGUF name that the pattern and its numbers say. */
@@ -120,6 +121,13 @@ enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *
 /* Give the model a vector of our own making (copied) under a name of GGUF's. */
 enum err_code hf_emit_vector(struct hf *h, const char *name, const float *v, int64_t n,
                              struct err *err) MUST_CHECK;
+
+/* --- names, read either way (export.c) --- */
+/* The pattern with its %d filled in. */
+void hf_fill(const char *pattern, const int64_t at[2], int n, char out[HF_NAME_MAX]);
+/* The tables that most families share; each ends with a row of NULL. */
+const struct hf_name *hf_common_names(void);
+const struct hf_key *hf_common_keys(void);
 
 /* rotary keys and tensors (hf_rope.c). */
 enum err_code hf_rope(struct hf *h, struct err *err) MUST_CHECK;

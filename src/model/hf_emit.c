@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HF_NAME_MAX 256
-
 enum err_code hf_push(struct hf *h, const struct weights_tensor *t, const char *name,
                       struct err *err)
 {
@@ -176,8 +174,7 @@ bool hf_match(const char *pattern, const char *name, int64_t at[2], int *n)
     return *name == '\0';
 }
 
-/* The pattern with its %d filled in. */
-static void hf_fill(const char *pattern, const int64_t at[2], int n, char out[HF_NAME_MAX])
+void hf_fill(const char *pattern, const int64_t at[2], int n, char out[HF_NAME_MAX])
 {
     size_t used = 0;
     int i = 0;

@@ -40,6 +40,11 @@ static int64_t recode_part_rows(const struct recode *r)
     return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] / recode_cols(r);
 }
 
+static bool recode_has_layout(const struct recode *r)
+{
+    return recode_source(r)->layout;
+}
+
 static bool recode_is_mlx(const struct recode *r)
 {
     return dtype_mlx_bits(r->type) != 0;
@@ -71,7 +76,9 @@ enum err_code recode_check(const struct recode *r, struct err *err)
     const struct weights_tensor *t = recode_source(r);
     const struct dtype_info *from = dtype_info(t->type), *to = dtype_info(r->type);
     int64_t cols = recode_cols(r), rows = recode_rows(r);
-    if (rows != recode_part_rows(r) * r->n_parts || (r->order && rows % (2 * r->heads) != 0))
+    if (rows != recode_part_rows(r) * r->n_parts ||
+        (recode_has_layout(r) && (r->order || r->n_rows || r->n_dims < 2)) ||
+        (r->order && rows % (2 * r->heads) != 0))
         return err_set(err, ERR_INVALID,
                        "tensor %s: %" PRId64 " rows wanted, the source's %s has %" PRId64, r->name,
                        rows, t->name, recode_part_rows(r) * r->n_parts);
@@ -217,8 +224,8 @@ static enum err_code recode_bad(const struct recode *r, struct err *err)
         r->name, type, recode_is_mlx(r) ? "scales can have" : "can hold");
 }
 
-enum err_code recode_run(const struct recode *r, const struct weights *w,
-                         const struct recode_out *out, struct err *err)
+static enum err_code recode_pieces(const struct recode *r, const struct recode_out *out,
+                                   struct err *err)
 {
     int64_t cols = recode_cols(r), rows = recode_rows(r), step = RECODE_PIECE / cols;
     bool is_copy = recode_is_copy(r);
@@ -241,9 +248,48 @@ enum err_code recode_run(const struct recode *r, const struct weights *w,
         else
             code = out->write(out->ctx, p.out, (size_t)n * row_bytes, err);
     }
-    for (int i = 0; i < r->n_parts; i++)
-        weights_drop(w, r->parts[i]->data, r->parts[i]->bytes);
     mem_free(MEM_CAT_WEIGHTS, p.x);
     mem_free(MEM_CAT_WEIGHTS, p.out);
+    return code;
+}
+
+/* Matrix i of a part that has a layout, out of it. */
+static enum err_code recode_matrix(const struct recode *r, const struct weights_tensor *part,
+                                   int64_t i, struct recode_out *out, struct err *err)
+{
+    struct weights_tensor view = weights_matrix(part, i), flat;
+    const struct weights_tensor *parts[] = { &flat };
+    struct recode one = *r;
+    void *mem = NULL;
+    enum err_code code = weights_take(&view, &flat, &mem, err);
+    if (code)
+        return code;
+    one.parts = parts;
+    one.n_parts = 1;
+    one.n_dims = 2;
+    one.shape[1] = view.shape[1];
+    one.shape[2] = one.shape[3] = 1;
+    code = recode_pieces(&one, out, err);
+    if (out->scales) {
+        out->scales += recode_scale_bytes(&one);
+        out->biases += recode_scale_bytes(&one);
+    }
+    mem_free(MEM_CAT_WEIGHTS, mem);
+    return code;
+}
+
+enum err_code recode_run(const struct recode *r, const struct weights *w,
+                         const struct recode_out *out, struct err *err)
+{
+    struct recode_out at = *out;
+    enum err_code code = ERR_OK;
+    if (!recode_has_layout(r))
+        code = recode_pieces(r, out, err);
+    for (int p = 0; p < r->n_parts; p++) {
+        const struct weights_tensor *t = r->parts[p];
+        for (int64_t i = 0; recode_has_layout(r) && i < t->shape[2] * t->shape[3] && !code; i++)
+            code = recode_matrix(r, t, i, &at, err);
+        weights_drop(w, t->data, t->bytes);
+    }
     return code;
 }

@@ -1,7 +1,7 @@
 /* recode.h - one tensor of a model file written as another type, its rows in another order: what converting is made of.
  *
  * Reads the source's map piece by piece, so that memory does not grow with the tensor (but for the scales of MLX's codes). The result
- * does not depend on the number of threads. */
+ * does not depend on the number of threads. Of a tensor with a layout (weights.h) one matrix is in memory. */
 #ifndef PLUMB_WEIGHTS_RECODE_H
 #define PLUMB_WEIGHTS_RECODE_H
 
@@ -19,8 +19,7 @@ enum recode_change { /* of each element, in f32 */
 /* The rows of a head of K stand so that rotary pairs are half a head apart (Hugging Face) or neighbours (some families' GGUF). */
 enum recode_order {
     RECODE_ORDER_KEEP,
-    RECODE_ORDER_PAIRS,  /* halves to neighbours: row 2i + j of a head is its row j K/2 + i */
-    RECODE_ORDER_HALVES, /* neighbours to halves */
+    RECODE_ORDER_HALVES, /* neighbours to halves: row j K/2 + i of a head is its row 2i + j */
 };
 
 struct recode {

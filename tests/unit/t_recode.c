@@ -149,41 +149,83 @@ static enum err_code run(const struct recode *r, int threads, struct buf *out, s
     return code;
 }
 
-static void rows_of_heads_go_and_come_back(void **state)
+static void rows_of_heads_go_to_halves(void **state)
 {
-    struct buf pairs, back;
+    struct buf halves;
     const struct weights_tensor t = tensor_of(values, DTYPE_F32, COLS, ROWS), *parts[] = { &t };
     struct recode r = { .name = "q",
                         .parts = parts,
                         .n_parts = 1,
-                        .order = RECODE_ORDER_PAIRS,
+                        .order = RECODE_ORDER_HALVES,
                         .heads = 3,
                         .type = DTYPE_F32,
                         .n_dims = 2,
                         .shape = { COLS, ROWS, 1, 1 } };
     fill();
-    buf_init(&pairs, MEM_CAT_BASE, 1 << 20);
-    buf_init(&back, MEM_CAT_BASE, 1 << 20);
-    assert_int_equal(run(&r, 1, &pairs, NULL), ERR_OK);
-    /* head 1, rows of 8: place 2 i + j holds row 4 j + i */
-    assert_memory_equal(pairs.data + (8 + 3) * COLS * 4, values + (8 + 5) * COLS, COLS * 4);
-    const struct weights_tensor u = tensor_of(pairs.data, DTYPE_F32, COLS, ROWS);
-    parts[0] = &u;
-    r.order = RECODE_ORDER_HALVES;
-    assert_int_equal(run(&r, 1, &back, NULL), ERR_OK);
-    assert_memory_equal(back.data, values, sizeof(values));
+    buf_init(&halves, MEM_CAT_BASE, 1 << 20);
+    assert_int_equal(run(&r, 1, &halves, NULL), ERR_OK);
+    for (int h = 0; h < 3; h++) /* heads of 8 rows: pair i is rows 2 i and 2 i + 1 */
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 2; j++)
+                assert_memory_equal(halves.data + (size_t)(8 * h + 4 * j + i) * COLS * 4,
+                                    values + (8 * h + 2 * i + j) * COLS, COLS * 4);
     /* the same of a vector: elements are rows */
     const struct weights_tensor v = tensor_of(values, DTYPE_F32, ROWS, 1);
     parts[0] = &v;
     r.n_dims = 1;
     r.shape[0] = ROWS;
     r.shape[1] = 1;
-    r.order = RECODE_ORDER_PAIRS;
-    buf_reset(&pairs);
-    assert_int_equal(run(&r, 1, &pairs, NULL), ERR_OK);
-    assert_memory_equal(pairs.data + (8 + 3) * 4, values + 8 + 5, 4);
-    buf_release(&pairs);
-    buf_release(&back);
+    buf_reset(&halves);
+    assert_int_equal(run(&r, 1, &halves, NULL), ERR_OK);
+    assert_memory_equal(halves.data + (8 + 4 + 3) * 4, values + 8 + 7, 4);
+    buf_release(&halves);
+}
+
+/* Rows that a directory has in another order, of each matrix of a stack. */
+static void layouts_are_undone(void **state)
+{
+    static const int32_t rows[] = { 7, 6, 5, 4, 3, 2, 1, 0 };
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_MLX4 };
+    const struct weights_layout layout = { .n_rows = 8, .rows = rows };
+    struct weights_tensor t = tensor_of(values, DTYPE_F32, COLS, 8);
+    const struct weights_tensor *parts[] = { &t };
+    t.n_dims = 3;
+    t.shape[2] = 3;
+    t.bytes *= 3;
+    t.layout = &layout;
+    fill();
+    for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+        struct buf out;
+        uint8_t scales[2][ROWS * 2 * 4], want[2][8], codes[COLS / 2];
+        struct recode r = { .name = "stack",
+                            .parts = parts,
+                            .n_parts = 1,
+                            .type = types[k],
+                            .mlx = { 4, 32, DTYPE_F32 },
+                            .n_dims = 3,
+                            .shape = { COLS, 8, 3, 1 } };
+        const struct recode_out to = {
+            .write = gather, .ctx = &out, .scales = scales[0], .biases = scales[1], .threads = 2
+        };
+        struct weights *w = nothing();
+        buf_init(&out, MEM_CAT_BASE, 1 << 20);
+        assert_int_equal(recode_check(&r, NULL), ERR_OK);
+        assert_int_equal(recode_run(&r, w, &to, NULL), ERR_OK);
+        assert_int_equal(out.len, recode_bytes(&r));
+        for (int i = 0; i < ROWS; i++) {
+            const float *from = values + (i / 8 * 8 + 7 - i % 8) * COLS;
+            if (k == 0) {
+                assert_memory_equal(out.data + (size_t)i * COLS * 4, from, COLS * 4);
+                continue;
+            }
+            quantize_mlx_row(&r.mlx, from, COLS, codes, want[0], want[1]);
+            assert_memory_equal(out.data + (size_t)i * sizeof(codes), codes, sizeof(codes));
+            assert_memory_equal(scales[0] + i * 8, want[0], 8);
+            assert_memory_equal(scales[1] + i * 8, want[1], 8);
+        }
+        buf_release(&out);
+        weights_close(w);
+    }
 }
 
 static void stacks_are_made_and_cut(void **state)
@@ -398,7 +440,8 @@ int main(void)
         cmocka_unit_test(ranges_cover_everything_once),
         cmocka_unit_test(a_file_appears_only_when_it_is_whole),
         cmocka_unit_test(what_is_given_up_leaves_nothing),
-        cmocka_unit_test(rows_of_heads_go_and_come_back),
+        cmocka_unit_test(rows_of_heads_go_to_halves),
+        cmocka_unit_test(layouts_are_undone),
         cmocka_unit_test(stacks_are_made_and_cut),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(what_a_type_cannot_hold_is_refused_by_name),

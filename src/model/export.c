@@ -1,0 +1,334 @@
+/* export.c - tensors' names and rows, in both directions. */
+#include "model/export.h"
+#include "model/export_int.h"
+#include "model/model_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define EXPORT_ARENA ((size_t)1 << 30)
+#define EXPORT_KEY   256
+
+static enum err_code export_init(struct export *x, const struct weights *w, struct err *err)
+{
+    *x = (struct export){ .w = w };
+    arena_init(&x->arena, MEM_CAT_WEIGHTS, EXPORT_ARENA);
+    enum err_code code = weights_str(w, "general.architecture", &x->arch, err);
+    const struct model_family *f = code ? NULL : model_family_find(x->arch);
+    for (const struct hf_map *m = f ? f->hf : NULL; m && m->arch && !x->map; m++)
+        if (strcmp(m->arch, x->arch) == 0)
+            x->map = m;
+    if (!code && !x->map)
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "general.architecture: '%.64s' has no table of Hugging Face's names: it "
+                       "cannot be converted from or to a directory",
+                       x->arch);
+    return code;
+}
+
+void export_release(struct export *x)
+{
+    mem_free(MEM_CAT_WEIGHTS, x->tensors);
+    mem_free(MEM_CAT_WEIGHTS, x->values);
+    arena_release(&x->arena);
+    *x = (struct export){ .w = NULL };
+}
+
+const struct meta_value *export_meta(const struct export *x, const char *name)
+{
+    char key[EXPORT_KEY];
+    snprintf(key, sizeof(key), "%s.%s", x->arch, name);
+    return weights_meta(x->w, key);
+}
+
+int64_t export_int(const struct export *x, const char *name, int64_t fallback)
+{
+    char key[EXPORT_KEY];
+    int64_t v;
+    snprintf(key, sizeof(key), "%s.%s", x->arch, name);
+    return weights_array_int(x->w, key, 0, &v, NULL) ? fallback : v;
+}
+
+double export_float(const struct export *x, const char *name, double fallback)
+{
+    char key[EXPORT_KEY];
+    double v;
+    snprintf(key, sizeof(key), "%s.%s", x->arch, name);
+    return weights_float_or(x->w, key, fallback, &v, NULL) ? fallback : v;
+}
+
+/* Add a tensor that is src whole, under a name that is copied; what differs is set in *out. */
+static enum err_code export_add(struct export *x, const struct weights_tensor *src,
+                                const char *name, struct recode **out, struct err *err)
+{
+    if (x->n_tensors == x->cap) {
+        x->cap = x->cap ? 2 * x->cap : 256;
+        x->tensors = mem_realloc(MEM_CAT_WEIGHTS, x->tensors, (size_t)x->cap * sizeof(*x->tensors));
+    }
+    struct recode *r = &x->tensors[x->n_tensors];
+    const struct weights_tensor **parts = arena_alloc(&x->arena, sizeof(const void *));
+    *r = (struct recode){ .name = arena_strndup(&x->arena, name, strlen(name)),
+                          .parts = parts,
+                          .n_parts = 1,
+                          .type = src->type,
+                          .n_dims = src->n_dims };
+    if (!parts || !r->name)
+        return err_set(err, ERR_NOMEM, "tensor %s: no memory", name);
+    parts[0] = src;
+    memcpy(r->shape, src->shape, sizeof(r->shape));
+    x->n_tensors++;
+    *out = r;
+    return ERR_OK;
+}
+
+/* Rows of q and k, weight or bias, where the family's directories have them in another order. */
+static void export_order(const struct export *x, const char *gguf, struct recode *r)
+{
+    static const char *const names[] = { "blk.%d.attn_q.weight", "blk.%d.attn_q.bias",
+                                         "blk.%d.attn_k.weight", "blk.%d.attn_k.bias" };
+    int64_t at[2];
+    int n;
+    for (size_t i = 0; i < ARRAY_LEN(names) && x->map->is_permuted; i++) {
+        if (!hf_match(names[i], gguf, at, &n))
+            continue;
+        int64_t heads = export_int(x, "attention.head_count", 1);
+        r->order = RECODE_ORDER_HALVES;
+        r->heads = i < 2 ? heads : export_int(x, "attention.head_count_kv", heads);
+    }
+}
+
+/* --- to GGUF --- */
+
+/* Matrices of one expert each become one stack, where the first of them stood. */
+static enum err_code export_stack(struct export *x, const struct weights_tensor *t,
+                                  const int64_t at[2], const char *single, const char *stack,
+                                  struct err *err)
+{
+    char name[HF_NAME_MAX];
+    struct recode *r;
+    int64_t n = export_int(x, "expert_count", 0), id[2] = { at[0], 0 };
+    if (at[1] != 0)
+        return ERR_OK;
+    if (n < 1 || n > 1 << 16 || t->n_dims != 2)
+        return err_set(err, ERR_INVALID, "tensor %s: an expert of a model with %lld", t->name,
+                       (long long)n);
+    hf_fill(stack, at, 1, name);
+    enum err_code code = export_add(x, t, name, &r, err);
+    const struct weights_tensor **parts =
+        code ? NULL : arena_alloc(&x->arena, (size_t)n * sizeof(*parts));
+    if (!parts)
+        return code ? code : err_set(err, ERR_NOMEM, "tensor %s: no memory", t->name);
+    for (; id[1] < n; id[1]++) {
+        hf_fill(single, id, 2, name);
+        parts[id[1]] = weights_find(x->w, name);
+        if (!parts[id[1]])
+            return err_set(err, ERR_INVALID, "tensor %s: missing", name);
+    }
+    r->parts = parts;
+    r->n_parts = (int)n;
+    r->n_dims = 3;
+    r->shape[2] = n;
+    return ERR_OK;
+}
+
+static enum err_code export_gguf_tensor(struct export *x, const struct weights_tensor *t,
+                                        struct err *err)
+{
+    static const char *const stacks[][2] = {
+        { "blk.%d.ffn_gate.%d.weight", "blk.%d.ffn_gate_exps.weight" },
+        { "blk.%d.ffn_up.%d.weight", "blk.%d.ffn_up_exps.weight" },
+        { "blk.%d.ffn_down.%d.weight", "blk.%d.ffn_down_exps.weight" },
+    };
+    int64_t at[2];
+    int n;
+    struct recode *r;
+    for (size_t i = 0; i < ARRAY_LEN(stacks); i++)
+        if (hf_match(stacks[i][0], t->name, at, &n))
+            return export_stack(x, t, at, stacks[i][0], stacks[i][1], err);
+    return export_add(x, t, t->name, &r, err);
+}
+
+enum err_code export_gguf(struct export *x, const struct weights *w, struct err *err)
+{
+    enum err_code code = export_init(x, w, err);
+    for (int32_t i = 0; i < weights_n_tensors(w) && !code; i++)
+        code = export_gguf_tensor(x, weights_tensor_at(w, i), err);
+    return code;
+}
+
+/* --- to Hugging Face --- */
+
+/* The row of the tables that makes this name, the family's own first. */
+static const struct hf_name *export_row(const struct export *x, const char *name, int64_t at[2],
+                                        int *n)
+{
+    const struct hf_name *tables[] = { x->map->tensors, hf_common_names() };
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++)
+        for (const struct hf_name *row = tables[i]; row && row->hf; row++)
+            if (row->gguf && hf_match(row->gguf, name, at, n))
+                return row;
+    return NULL;
+}
+
+static enum err_code export_undo(struct recode *r, const struct hf_name *row, struct err *err)
+{
+    switch (row->transform) {
+    case HF_TRANSFORM_NONE:
+        return ERR_OK;
+    case HF_TRANSFORM_ADD_ONE:
+        r->change = RECODE_SUB_ONE;
+        return ERR_OK;
+    case HF_TRANSFORM_NEG_EXP:
+        r->change = RECODE_LOG_NEG;
+        return ERR_OK;
+    case HF_TRANSFORM_SQUEEZE: /* [C][K] was [C][1][K] */
+        r->n_dims = 3;
+        r->shape[2] = r->shape[1];
+        r->shape[1] = 1;
+        return ERR_OK;
+    default:
+        return err_set(err, ERR_UNSUPPORTED, "tensor %s: how it became %s cannot be undone yet",
+                       row->hf, row->gguf);
+    }
+}
+
+static enum err_code export_unknown(const struct weights_tensor *t, const char *arch,
+                                    struct err *err)
+{
+    return err_set(err, ERR_UNSUPPORTED,
+                   "tensor %s: the table of %s has no Hugging Face name for it", t->name, arch);
+}
+
+/* A stack as one matrix for each expert. */
+static enum err_code export_split(struct export *x, const struct weights_tensor *t,
+                                  const char *tail, struct err *err)
+{
+    char single[HF_NAME_MAX], name[HF_NAME_MAX];
+    struct recode *r;
+    int64_t at[2];
+    int n;
+    enum err_code code = ERR_OK;
+    for (int64_t e = 0; e < t->shape[2] && !code; e++) {
+        snprintf(single, sizeof(single), "%.*s.%lld.weight", (int)(tail - t->name), t->name,
+                 (long long)e);
+        const struct hf_name *row = export_row(x, single, at, &n);
+        if (!row || row->transform)
+            return export_unknown(t, x->arch, err);
+        hf_fill(row->hf, at, n, name);
+        code = export_add(x, t, name, &r, err);
+        if (code)
+            break;
+        r->row0 = e * t->shape[1];
+        r->n_rows = t->shape[1];
+        r->n_dims = 2;
+        r->shape[2] = 1;
+    }
+    return code;
+}
+
+/* Tensors that config.json says: divisors of rotary frequencies (export_rope.c). */
+static bool export_is_config(const char *name)
+{
+    static const char *const names[] = { "rope_freqs.weight", "rope_factors_long.weight",
+                                         "rope_factors_short.weight" };
+    bool is = false;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        is |= strcmp(name, names[i]) == 0;
+    return is;
+}
+
+static enum err_code export_hf_tensor(struct export *x, const struct weights_tensor *t,
+                                      struct err *err)
+{
+    char name[HF_NAME_MAX];
+    int64_t at[2];
+    int n;
+    struct recode *r;
+    if (export_is_config(t->name))
+        return ERR_OK;
+    const struct hf_name *row = export_row(x, t->name, at, &n);
+    const char *tail = strstr(t->name, "_exps.weight");
+    if (!row && tail && t->n_dims == 3)
+        return export_split(x, t, tail, err);
+    if (!row)
+        return export_unknown(t, x->arch, err);
+    hf_fill(row->hf, at, n, name);
+    enum err_code code = export_add(x, t, name, &r, err);
+    if (!code)
+        code = export_undo(r, row, err);
+    if (!code)
+        export_order(x, t->name, r);
+    return code;
+}
+
+enum err_code export_hf(struct export *x, const struct weights *w, struct err *err)
+{
+    enum err_code code = export_init(x, w, err);
+    if (!code)
+        code = export_config(x, err);
+    for (int32_t i = 0; i < weights_n_tensors(w) && !code; i++)
+        code = export_hf_tensor(x, weights_tensor_at(w, i), err);
+    return code;
+}
+
+/* --- checking --- */
+
+static double export_number(const struct meta_value *v)
+{
+    switch (v->type) {
+    case META_TYPE_F32:
+    case META_TYPE_F64:
+        return v->f;
+    case META_TYPE_I8:
+    case META_TYPE_I16:
+    case META_TYPE_I32:
+    case META_TYPE_I64:
+        return (double)v->i;
+    default:
+        return (double)v->u;
+    }
+}
+
+static bool export_is_scalar(const struct meta_value *v)
+{
+    return v->type != META_TYPE_ARRAY && v->type != META_TYPE_STRING;
+}
+
+/* Numbers alike as f32, to what an exponential and its logarithm lose. */
+static bool export_alike(const struct meta_value *a, const struct meta_value *b)
+{
+    if (a->type == META_TYPE_STRING && b->type == META_TYPE_STRING)
+        return a->s.len == b->s.len && memcmp(a->s.data, b->s.data, a->s.len) == 0;
+    if (!export_is_scalar(a) || !export_is_scalar(b))
+        return true; /* lists: windows and the like are checked by loading */
+    double p = export_number(a), q = export_number(b);
+    return p == q || fabs(p - q) <= 1e-6 * (fabs(p) + fabs(q));
+}
+
+enum err_code export_check(const struct weights *gguf, const struct weights *dir, struct err *err)
+{
+    const char *key, *arch;
+    enum err_code code = weights_str(gguf, "general.architecture", &arch, err);
+    if (code)
+        return code;
+    size_t n = strlen(arch);
+    for (int32_t i = 0; i < weights_n_meta(dir); i++) {
+        const struct meta_value *v = weights_meta_at(dir, i, &key);
+        const struct meta_value *was = weights_meta(gguf, key);
+        if (strncmp(key, arch, n) == 0 && key[n] == '.' && was && !export_alike(v, was))
+            return err_set(err, ERR_INVALID,
+                           "key %s: the directory says %g, the source %g: it cannot be converted",
+                           key, export_is_scalar(v) ? export_number(v) : 0,
+                           export_is_scalar(was) ? export_number(was) : 0);
+    }
+    for (int32_t i = 0; i < weights_n_tensors(gguf); i++) {
+        const struct weights_tensor *t = weights_tensor_at(gguf, i);
+        const struct weights_tensor *d = weights_find(dir, t->name);
+        if (!d && !strstr(t->name, "_exps."))
+            return err_set(err, ERR_INVALID, "tensor %s: the directory lost it", t->name);
+        if (d && memcmp(d->shape, t->shape, sizeof(t->shape)) != 0)
+            return err_set(err, ERR_INVALID, "tensor %s: the directory has another shape", t->name);
+    }
+    return ERR_OK;
+}
