@@ -1,13 +1,11 @@
 /* load_tokenizer.c - GGUF's tokenizer.ggml.* keys (the GGUF document, "Tokenizer") to struct tokenizer_spec. */
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
-#include "tokenizer/tokenizer_json.h"
 
 #include <limits.h>
 #include <string.h>
 
-#define KEY           "tokenizer.ggml."
-#define LOAD_ENDS_MAX 32
+#define KEY "tokenizer.ggml."
 
 static const struct {
     const char *name;
@@ -231,10 +229,9 @@ static int32_t load_ends(const struct weights *w, int32_t ends[LOAD_ENDS_MAX])
     return n;
 }
 
-static enum err_code load_tokenizer_dir(const struct weights *w, struct tokenizer **out,
-                                        struct err *err)
+enum err_code load_vocab_texts(const struct weights *w, int32_t ends[LOAD_ENDS_MAX],
+                               struct tokenizer_json_source *out, struct err *err)
 {
-    int32_t ends[LOAD_ENDS_MAX];
     struct meta_str text = weights_text(w, "tokenizer.json");
     struct meta_str config = weights_text(w, "tokenizer_config.json");
     if (!text.data)
@@ -243,52 +240,69 @@ static enum err_code load_tokenizer_dir(const struct weights *w, struct tokenize
             "%s: no tokenizer.json beside it (a tokenizer.model or vocab.json alone is not "
             "read; save the tokenizer with transformers' fast class)",
             weights_file_path(w, 0));
-    const struct tokenizer_json_source src = { .tokenizer = { text.data, text.len },
-                                               .config = { config.data, config.len },
-                                               .ends = ends,
-                                               .n_ends = load_ends(w, ends) };
-    return tokenizer_new_json(&src, out, err);
+    *out = (struct tokenizer_json_source){ .tokenizer = { text.data, text.len },
+                                           .config = { config.data, config.len },
+                                           .ends = ends,
+                                           .n_ends = load_ends(w, ends) };
+    return ERR_OK;
+}
+
+static enum err_code load_tokenizer_dir(const struct weights *w, struct tokenizer **out,
+                                        struct err *err)
+{
+    int32_t ends[LOAD_ENDS_MAX];
+    struct tokenizer_json_source src;
+    enum err_code code = load_vocab_texts(w, ends, &src, err);
+    return code ? code : tokenizer_new_json(&src, out, err);
+}
+
+enum err_code load_vocab_open(struct load_vocab *v, const struct weights *w, struct err *err)
+{
+    *v = (struct load_vocab){ .spec = { .n_tokens = 0 } };
+    struct tokenizer_spec *s = &v->spec;
+    enum err_code code = load_kind(w, &s->kind, err);
+    if (!code)
+        code = load_strings(w, KEY "tokens", true, &v->pieces, &s->n_tokens, err);
+    if (!code)
+        code = load_strings(w, KEY "merges", false, &v->merges, &s->n_merges, err);
+    if (!code)
+        code = load_scores(w, s->n_tokens, &v->scores, err);
+    if (!code)
+        code = load_types(w, s->n_tokens, &v->types, err);
+    if (!code && weights_meta(w, KEY "pre"))
+        code = weights_str(w, KEY "pre", &s->pre, err);
+    if (!code)
+        code = load_ids(w, s, err);
+    if (!code)
+        code = load_bools(w, s, err);
+    if (!code)
+        code = load_charsmap(w, s, err);
+    s->pieces = v->pieces;
+    s->merges = v->merges;
+    s->scores = v->scores;
+    s->types = v->types;
+    s->strip_after_special = load_is_phi3(w);
+    return code;
+}
+
+void load_vocab_close(struct load_vocab *v)
+{
+    mem_free(MEM_CAT_TOKENIZER, v->pieces);
+    mem_free(MEM_CAT_TOKENIZER, v->merges);
+    mem_free(MEM_CAT_TOKENIZER, v->scores);
+    mem_free(MEM_CAT_TOKENIZER, v->types);
+    *v = (struct load_vocab){ .pieces = NULL };
 }
 
 enum err_code load_tokenizer(const struct weights *w, struct tokenizer **out, struct err *err)
 {
-    struct tokenizer_spec s = { 0 };
-    struct tokenizer_str *pieces = NULL;
-    struct tokenizer_str *merges = NULL;
-    float *scores = NULL;
-    uint8_t *types = NULL;
+    struct load_vocab v;
     if (weights_is_dir(w))
         return load_tokenizer_dir(w, out, err);
-    enum err_code code = load_kind(w, &s.kind, err);
+    enum err_code code = load_vocab_open(&v, w, err);
     if (!code)
-        code = load_strings(w, KEY "tokens", true, &pieces, &s.n_tokens, err);
-    if (!code)
-        code = load_strings(w, KEY "merges", false, &merges, &s.n_merges, err);
-    if (!code)
-        code = load_scores(w, s.n_tokens, &scores, err);
-    if (!code)
-        code = load_types(w, s.n_tokens, &types, err);
-    if (!code && weights_meta(w, KEY "pre"))
-        code = weights_str(w, KEY "pre", &s.pre, err);
-    if (!code)
-        code = load_ids(w, &s, err);
-    if (!code)
-        code = load_bools(w, &s, err);
-    if (!code)
-        code = load_charsmap(w, &s, err);
-    if (code)
-        goto out;
-    s.pieces = pieces;
-    s.merges = merges;
-    s.scores = scores;
-    s.types = types;
-    s.strip_after_special = load_is_phi3(w);
-    code = tokenizer_new(&s, out, err);
-out:
-    mem_free(MEM_CAT_TOKENIZER, pieces);
-    mem_free(MEM_CAT_TOKENIZER, merges);
-    mem_free(MEM_CAT_TOKENIZER, scores);
-    mem_free(MEM_CAT_TOKENIZER, types);
+        code = tokenizer_new(&v.spec, out, err);
+    load_vocab_close(&v);
     return code;
 }
 

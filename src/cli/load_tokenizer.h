@@ -2,7 +2,7 @@
 #ifndef PLUMB_CLI_LOAD_TOKENIZER_H
 #define PLUMB_CLI_LOAD_TOKENIZER_H
 
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_json.h"
 #include "weights/weights.h"
 
 /* Build the tokenizer that w's tokenizer.ggml.* keys describe. w may hold no tensor at all. The tokenizer keeps nothing of w.
@@ -10,6 +10,23 @@
  * this build does not know; ERR_NOMEM. */
 enum err_code load_tokenizer(const struct weights *w, struct tokenizer **out,
                              struct err *err) MUST_CHECK;
+
+/* What the keys say, for writing it to a file of another kind. Need: w is a GGUF file. Errors: as above. */
+struct load_vocab {
+    struct tokenizer_spec spec; /* borrows w and what follows */
+    struct tokenizer_str *pieces, *merges;
+    float *scores;
+    uint8_t *types;
+};
+enum err_code load_vocab_open(struct load_vocab *v, const struct weights *w,
+                              struct err *err) MUST_CHECK;
+void load_vocab_close(struct load_vocab *v); /* fine on a zeroed one, and after an error */
+
+/* The texts of a directory as tokenizer_json.h takes them. ends: room for LOAD_ENDS_MAX ids that config.json and
+ * generation_config.json name. Errors: ERR_NOT_FOUND - no tokenizer.json. */
+#define LOAD_ENDS_MAX 32
+enum err_code load_vocab_texts(const struct weights *w, int32_t ends[LOAD_ENDS_MAX],
+                               struct tokenizer_json_source *out, struct err *err) MUST_CHECK;
 
 /* Open the model that --model names and build its tokenizer. */
 enum err_code load_tokenizer_of(const char *model, struct tokenizer **out,

@@ -39,7 +39,7 @@ struct pretok_scratch { /* per encode */
     pcre2_jit_stack *stack;
 };
 
-static const struct pretok_entry *pretok_find(const char *pre)
+const struct pretok_entry *pretok_entry_of(const char *pre)
 {
     for (const struct pretok_entry *e = pretok_table; e->ids; e++) {
         const char *id = e->ids;
@@ -55,7 +55,7 @@ static const struct pretok_entry *pretok_find(const char *pre)
 
 const struct pretok_info *pretok_info(const char *pre)
 {
-    const struct pretok_entry *e = pretok_find(pre);
+    const struct pretok_entry *e = pretok_entry_of(pre);
     return e ? &e->info : NULL;
 }
 
@@ -114,9 +114,9 @@ enum err_code pretok_compile(const char *pattern, void **out_code, struct err *e
 
 enum err_code pretok_new(const char *pre, struct pretok **out, struct err *err)
 {
-    const struct pretok_entry *e = pretok_find(pre);
+    const struct pretok_entry *e = pretok_entry_of(pre);
     if (!e) {
-        e = pretok_find("default");
+        e = pretok_entry_of("default");
         BUG_ON(!e);
         if (pre)
             log_warn("tokenizer",

@@ -15,6 +15,8 @@ struct pretok_entry {
     } stages[PRETOK_STAGES_MAX];
 };
 extern const struct pretok_entry pretok_table[];
+/* NULL: not there, or pre is NULL. */
+const struct pretok_entry *pretok_entry_of(const char *pre);
 
 /* Compile a pattern of a published tokenizer to *out, a pcre2_code. */
 enum err_code pretok_compile(const char *pattern, void **out, struct err *err) MUST_CHECK;

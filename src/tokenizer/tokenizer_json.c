@@ -413,31 +413,67 @@ static enum err_code tokenizer_json_parse(struct json_doc *doc, const struct tok
     return code ? err_prefix(err, code, "%s", name) : ERR_OK;
 }
 
+struct tokenizer_file {
+    struct json_doc doc, config;
+    struct tokenizer_reading r;
+};
+
+static void tokenizer_json_fill(struct tokenizer_reading *r,
+                                const struct tokenizer_json_source *src)
+{
+    r->spec.pieces = r->pieces;
+    r->spec.types = r->types;
+    r->spec.flags = r->flags;
+    r->spec.exact_scores = r->scores;
+    r->spec.pipeline = &r->pipeline;
+    r->spec.ends = src->ends;
+    r->spec.n_ends = src->n_ends < READING_ENDS ? src->n_ends : READING_ENDS;
+}
+
+enum err_code tokenizer_file_open(const struct tokenizer_json_source *src,
+                                  struct tokenizer_file **out, struct err *err)
+{
+    struct tokenizer_file *f = mem_alloc(MEM_CAT_TOKENIZER, sizeof(*f));
+    f->r.root = &f->doc.root;
+    arena_init(&f->r.arena, MEM_CAT_TOKENIZER, (size_t)1 << 31);
+    map_init(&f->r.ids, MEM_CAT_TOKENIZER);
+    enum err_code code = tokenizer_json_parse(&f->doc, &src->tokenizer, "tokenizer.json", err);
+    if (!code && src->config.data)
+        code = tokenizer_json_parse(&f->config, &src->config, "tokenizer_config.json", err);
+    if (!code)
+        code = tokenizer_json_run(&f->r, &f->config.root, err);
+    if (code) {
+        tokenizer_file_close(f);
+        return code;
+    }
+    tokenizer_json_fill(&f->r, src);
+    *out = f;
+    return ERR_OK;
+}
+
+const struct tokenizer_spec *tokenizer_file_spec(const struct tokenizer_file *f)
+{
+    return &f->r.spec;
+}
+
+void tokenizer_file_close(struct tokenizer_file *f)
+{
+    if (!f)
+        return;
+    map_release(&f->r.ids);
+    arena_release(&f->r.arena);
+    json_doc_release(&f->config);
+    json_doc_release(&f->doc);
+    mem_free(MEM_CAT_TOKENIZER, f);
+}
+
 enum err_code tokenizer_new_json(const struct tokenizer_json_source *src, struct tokenizer **out,
                                  struct err *err)
 {
-    struct json_doc doc = { 0 }, config = { 0 };
-    struct tokenizer_reading r = { .root = &doc.root };
-    arena_init(&r.arena, MEM_CAT_TOKENIZER, (size_t)1 << 31);
-    map_init(&r.ids, MEM_CAT_TOKENIZER);
-    enum err_code code = tokenizer_json_parse(&doc, &src->tokenizer, "tokenizer.json", err);
-    if (!code && src->config.data)
-        code = tokenizer_json_parse(&config, &src->config, "tokenizer_config.json", err);
+    struct tokenizer_file *f = NULL;
+    enum err_code code = tokenizer_file_open(src, &f, err);
     if (!code)
-        code = tokenizer_json_run(&r, &config.root, err);
-    if (!code) {
-        r.spec.pieces = r.pieces;
-        r.spec.types = r.types;
-        r.spec.flags = r.flags;
-        r.spec.exact_scores = r.scores;
-        r.spec.pipeline = &r.pipeline;
-        r.spec.ends = src->ends;
-        r.spec.n_ends = src->n_ends < READING_ENDS ? src->n_ends : READING_ENDS;
-        code = tokenizer_new(&r.spec, out, err);
-    }
-    map_release(&r.ids);
-    arena_release(&r.arena);
-    json_doc_release(&config);
-    json_doc_release(&doc);
+        code = tokenizer_new(&f->r.spec, out, err);
+    tokenizer_file_close(f);
     return code;
 }

@@ -19,4 +19,12 @@ struct tokenizer_json_source {
 enum err_code tokenizer_new_json(const struct tokenizer_json_source *src, struct tokenizer **out,
                                  struct err *err) MUST_CHECK;
 
+/* What the texts say, not made into a tokenizer: for writing it to a file of another kind. */
+struct tokenizer_file;
+enum err_code tokenizer_file_open(const struct tokenizer_json_source *src,
+                                  struct tokenizer_file **out, struct err *err) MUST_CHECK;
+/* With its pipeline. Lives as long as f; the source's texts may be gone. */
+const struct tokenizer_spec *tokenizer_file_spec(const struct tokenizer_file *f);
+void tokenizer_file_close(struct tokenizer_file *f); /* f may be NULL */
+
 #endif
