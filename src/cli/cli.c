@@ -109,7 +109,7 @@ static int cli_take_flag(const struct cli_verb *verb, int argc, char **argv, int
 int cli_run_verb(const struct cli_verb *verb, int argc, char **argv)
 {
     char *options = mem_alloc(MEM_CAT_BASE, verb->options_bytes);
-    bool has_positional = false;
+    int n_positional = 0;
     int status = 0;
     if (verb->defaults)
         verb->defaults(options);
@@ -120,9 +120,9 @@ int cli_run_verb(const struct cli_verb *verb, int argc, char **argv)
         }
         if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
             status = cli_take_flag(verb, argc, argv, &i, options);
-        } else if (verb->positional && !has_positional) {
-            *(const char **)(void *)(options + verb->positional_offset) = argv[i];
-            has_positional = true;
+        } else if (n_positional == 0 ? verb->positional : n_positional == 1 ? verb->second : NULL) {
+            size_t at = n_positional++ ? verb->second_offset : verb->positional_offset;
+            *(const char **)(void *)(options + at) = argv[i];
         } else {
             status = cli_usage(verb->name, "unexpected argument '%s'", argv[i]);
         }

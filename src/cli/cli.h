@@ -28,10 +28,12 @@ struct cli_flag {
 
 struct cli_verb {
     const char *name;
-    const char *summary;          /* one line for `plumb --help` */
-    const char *usage;            /* after "plumb NAME": "--model M --prompt TEXT" */
-    const char *positional;       /* name of the one positional argument ("MODEL"), or NULL */
-    size_t positional_offset;     /* const char * field */
+    const char *summary;      /* one line for `plumb --help` */
+    const char *usage;        /* after "plumb NAME": "--model M --prompt TEXT" */
+    const char *positional;   /* name of the one positional argument ("MODEL"), or NULL */
+    size_t positional_offset; /* const char * field */
+    const char *second;       /* of another behind it, or NULL */
+    size_t second_offset;
     const struct cli_flag *flags; /* ends with name NULL */
     size_t options_bytes;
     void (*defaults)(void *options); /* options arrive zeroed; may be NULL */
@@ -53,6 +55,7 @@ extern const struct cli_verb cmd_tokenize;
 extern const struct cli_verb cmd_detokenize;
 extern const struct cli_verb cmd_template;
 extern const struct cli_verb cmd_inspect;
+extern const struct cli_verb cmd_convert;
 extern const struct cli_verb cmd_perplexity;
 extern const struct cli_verb cmd_verify;
 extern const struct cli_verb cmd_bench;

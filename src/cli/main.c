@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const struct cli_verb *const verbs[] = {
-    &cmd_serve,   &cmd_run,        &cmd_chat,   &cmd_tokenize, &cmd_detokenize, &cmd_template,
-    &cmd_inspect, &cmd_perplexity, &cmd_verify, &cmd_bench,    &cmd_version,
+    &cmd_serve,   &cmd_run,     &cmd_chat,       &cmd_tokenize, &cmd_detokenize, &cmd_template,
+    &cmd_inspect, &cmd_convert, &cmd_perplexity, &cmd_verify,   &cmd_bench,      &cmd_version,
 };
 
 static void print_help(FILE *out)

@@ -108,9 +108,7 @@ static int64_t recode_from(const struct recode *r, int64_t i)
     if (!r->order)
         return i;
     int64_t head = recode_rows(r) / r->heads, half = head / 2, at = i % head;
-    int64_t from =
-        r->order == RECODE_ORDER_PAIRS ? at % 2 * half + at / 2 : at % half * 2 + at / half;
-    return i - at + from;
+    return i - at + at % half * 2 + at / half;
 }
 
 /* Row i of the destination: the part and its row. */
