@@ -20,7 +20,7 @@ struct serve_options {
     int64_t store_bytes, store_days, prompt_cache, ssd_cache_max;
     int64_t checkpoint, journal_bytes, resume_ttl;
     const char *state_dir, *ssd_cache;
-    bool strict_model, metrics_public, insecure_listen, no_store;
+    bool strict_model, metrics_public, insecure_listen, no_store, hoist_volatile;
     struct server_sampling sampling;
 };
 
@@ -95,6 +95,7 @@ static int serve_run(void *options)
         .tls_key = o->tls_key,
         .alias = o->alias,
         .is_model_strict = o->strict_model,
+        .hoists_volatile = o->hoist_volatile,
         .max_body = o->max_body,
         .drain_seconds = o->drain_seconds,
         .max_waiting = (int32_t)o->max_waiting,
@@ -190,6 +191,10 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_STRING, AT(ssd_cache), 0, 0 },
             { "ssd-cache-max", "SIZE", "most bytes of the files in --ssd-cache; default 20G",
               CLI_FLAG_SIZE, AT(ssd_cache_max), 1 << 20, 1e15 },
+            { "hoist-volatile", NULL,
+              "move a date, billing header or id at the head of a system prompt to the end of the "
+              "last message, so that the rest can be kept; changes the prompt",
+              CLI_FLAG_BOOL, AT(hoist_volatile), 0, 0 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },
             { "max-stall-ms", "N",

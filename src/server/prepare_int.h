@@ -72,6 +72,11 @@ bool prepare_suffix(struct prepare_generation *g, const struct json *suffix, str
 /* Read the prompts (or messages) and make their requests. */
 bool prepare_prompts(struct prepare_generation *g, struct api_error *e);
 
+/* The chat request that the prompt is made of: body, or, by --hoist-volatile, what it becomes, in doc (zeroed before, released by the caller
+ * in any case). *n_lines (may be NULL): lines moved. NULL: e. */
+const struct json *prepare_hoist(const struct prepare_context *ctx, const struct json *body,
+                                 struct json_doc *doc, int32_t *n_lines, struct api_error *e);
+
 /* Render the chat template for body; out is initialised here and released by the caller in any case. */
 bool prepare_render(const struct prepare_context *ctx, const struct json *body,
                     enum prepare_switch thinks, bool adds_generation_prompt,

@@ -1,5 +1,7 @@
 /* prepare_render.c - messages to a prompt: the chat template and its variables. */
 #include "base/clock.h"
+#include "base/log.h"
+#include "server/hoist.h"
 #include "server/messages.h"
 #include "server/prepare_int.h"
 
@@ -97,12 +99,29 @@ bool prepare_render(const struct prepare_context *ctx, const struct json *body,
     return is_fine;
 }
 
+const struct json *prepare_hoist(const struct prepare_context *ctx, const struct json *body,
+                                 struct json_doc *doc, int32_t *n_lines, struct api_error *e)
+{
+    int32_t n = 0;
+    if (ctx->config->hoists_volatile && !hoist_apply(body, doc, &n, e))
+        return NULL;
+    if (n > 0) /* not the text: it is the client's */
+        log_info("prompt", "%d volatile lines of a system prompt were moved to the end", n);
+    if (n_lines)
+        *n_lines = n;
+    return n > 0 ? &doc->root : body;
+}
+
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
                          enum prepare_switch thinks, bool adds_generation_prompt,
                          struct token_list *out, bool *opens_thought, struct diagnosis *d,
                          struct api_error *e)
 {
     struct template_output text;
+    struct json_doc hoisted = { 0 };
+    body = prepare_hoist(ctx, body, &hoisted, d ? &d->n_hoisted : NULL, e);
+    if (!body)
+        return false;
     bool is_fine = prepare_render(ctx, body, thinks, adds_generation_prompt, &text, e);
     if (opens_thought)
         *opens_thought =
@@ -114,5 +133,6 @@ bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *b
         diagnosis_set_text(d, ctx->model->tokenizer, body, &text);
     }
     template_output_release(&text);
+    json_doc_release(&hoisted);
     return is_fine;
 }

@@ -144,8 +144,12 @@ void prepare_apply_template(const struct prepare_context *ctx, const struct json
                             struct prepared *p)
 {
     struct template_output text;
+    struct json_doc hoisted = { 0 };
     bool adds_prompt = true;
     if (!prepare_flag(body, "add_generation_prompt", &adds_prompt, &p->error))
+        return;
+    body = prepare_hoist(ctx, body, &hoisted, NULL, &p->error);
+    if (!body)
         return;
     if (prepare_render(ctx, body, PREPARE_UNSET, adds_prompt, &text, &p->error)) {
         struct json_writer w;
@@ -155,4 +159,5 @@ void prepare_apply_template(const struct prepare_context *ctx, const struct json
         json_end_object(&w);
     }
     template_output_release(&text);
+    json_doc_release(&hoisted);
 }

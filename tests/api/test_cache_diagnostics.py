@@ -258,3 +258,29 @@ def test_openais_form(real):
     assert say(a.id, "Name a paper.", extra_body={"cache_salt": "q"}).prompt_cache_diagnostics.type == "unavailable"
     status, r = real.post("/v1/responses", {"input": "Hi", "prompt_cache_options": 3})
     assert status == 400 and r["error"]["param"] == "prompt_cache_options"
+
+
+def test_volatile_lines_are_moved_where_that_is_asked_for(path, real):
+    q = {"max_tokens": 8, "temperature": 0.7, "seed": 2}
+    texts = ["Name a copper thing.", "A kettle.", "And a silver one?"]
+    with serve(path, "--hoist-volatile") as s:
+        for i, line in enumerate(("Today's date is Monday, 30 November 2026.", "Today's date is Tuesday, 1 December 2026.",
+                                  "x-anthropic-billing-header: cch=00ff1", "Request ID: 7f3a9c1e-b2d4", "Request ID: 8a4b0d2f-c3e5")):
+            asked = turns(*texts, system=f"{line}\n\n{SYSTEM}")
+            text, d = ask(s, asked, **q)
+            assert d["hoisted_lines"] == 1
+            by_hand = turns(*texts[:-1], f"{texts[-1]}\n\n{line}")  # the same prompt, written so
+            assert ask(real, by_hand, **q)[0] == text
+            prompt = s.post("/apply-template", {"messages": asked})[1]["prompt"]
+            assert prompt == real.post("/apply-template", {"messages": by_hand})[1]["prompt"] and prompt.count(line) == 1
+            if i:  # all but the last message's end
+                assert d["first_difference"]["path"] == "messages[3]" and d["reused_tokens"] > d["prompt_tokens"] - 60
+            body = {"system": asked[0]["content"], "messages": asked[1:], "max_tokens": 4}
+            count = s.post("/v1/messages/count_tokens", body)[1]["input_tokens"]
+            assert count == d["prompt_tokens"] == s.post("/tokenize", {"messages": asked})[1]["count"]
+            usage = s.post("/v1/messages", {**body, "cache_diagnostics": True})[1]["usage"]
+            assert usage["cache_diagnostics"]["hoisted_lines"] == 1 and usage["cache_read_input_tokens"] == count - 1
+        assert ask(s, turns(*texts), **q)[1]["hoisted_lines"] == 0
+    asked = turns(*texts, system=f"Date: 2026-11-30\n{SYSTEM}")
+    assert ask(real, asked, **q)[1]["hoisted_lines"] == 0  # off unless asked for
+    assert "Date: 2026-11-30\nYou are" in real.post("/apply-template", {"messages": asked})[1]["prompt"]
