@@ -59,7 +59,7 @@ static enum err_code run_sampling(const struct run_options *o, const struct load
         .top_k = top_k > 0 ? (int32_t)top_k : 0,
         .top_p = run_pick(o->top_p, model.top_p, 1),
         .min_p = run_pick(o->min_p, model.min_p, 0),
-        .typical_p = 1,
+        .typical_p = run_pick(NAN, model.typical_p, 1),
         .xtc_threshold = 1,
         .repetition_penalty = run_pick(NAN, model.repetition_penalty, 1),
         .n_logprobs = -1,

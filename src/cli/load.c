@@ -133,6 +133,10 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     enum err_code code = load_cache_type(l, err);
     if (!code)
         code = load_file(l, err);
+    if (!code)
+        code = model_adapt(l->weights, err);
+    if (!code)
+        code = load_rope(l->weights, &o->rope, err);
     l->file_us = clock_us() - start;
     int64_t t = clock_us();
     if (!code)
@@ -148,6 +152,8 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
         code = model_load(&mo, &l->model, err);
     }
     l->weights_us = clock_us() - t;
+    if (!code)
+        load_rope_warn(l->weights, &o->rope, o->ctx, l->model->n_ctx_train);
     if (!code)
         code = load_token_bytes(l, err);
     if (code)

@@ -5,6 +5,7 @@
 #define PLUMB_CLI_LOAD_H
 
 #include "cli/cli.h"
+#include "cli/load_rope.h"
 #include "engine/engine_model.h"
 #include "template/template.h"
 #include "tensor/compare.h"
@@ -20,63 +21,68 @@ struct load_compare {
 
 /* Flags that every verb with a model has. Put it into the verb's options struct and LOAD_FLAGS into its table. */
 struct load_options {
-    const char *model;                  /* NULL = the default model */
-    const char *backend;                /* NULL = "cpu" */
-    const char *cpu_mask;               /* NULL = "auto" */
-    const char *cache_type;             /* NULL = "f16" */
-    int64_t threads;                    /* 0 = physical cores that the process may use */
-    int64_t ctx;                        /* 0 = the model's, or what fits in half the cache memory */
-    int64_t kv_memory;                  /* bytes; 0 = a quarter of the memory that is available */
+    const char *model;      /* NULL = the default model */
+    const char *backend;    /* NULL = "cpu" */
+    const char *cpu_mask;   /* NULL = "auto" */
+    const char *cache_type; /* NULL = "f16" */
+    int64_t threads;        /* 0 = physical cores that the process may use */
+    int64_t ctx;            /* 0 = the model's, or what fits in half the cache memory */
+    int64_t kv_memory;      /* bytes; 0 = a quarter of the memory that is available */
+    struct load_rope rope;
     const struct load_compare *compare; /* no flag; NULL = the backend as it is */
 };
 
-#define LOAD_FLAGS(type, field)                                                        \
-    { "model",                                                                         \
-      "M",                                                                             \
-      "path or name of a model; default smollm2",                                      \
-      CLI_FLAG_STRING,                                                                 \
-      offsetof(type, field.model),                                                     \
-      0,                                                                               \
-      0 },                                                                             \
-        { "backend",                                                                   \
-          "B",                                                                         \
-          "cpu, or ref (slow, the oracle); default cpu",                               \
-          CLI_FLAG_STRING,                                                             \
-          offsetof(type, field.backend),                                               \
-          0,                                                                           \
-          0 },                                                                         \
-        { "threads",                                                                   \
-          "N",                                                                         \
-          "threads; default the physical cores that are allowed",                      \
-          CLI_FLAG_INT,                                                                \
-          offsetof(type, field.threads),                                               \
-          1,                                                                           \
-          256 },                                                                       \
-        { "cpu-mask",                                                                  \
-          "LEVEL",                                                                     \
-          "at most these instructions: generic neon avx2 avxvnni avx512 amx",          \
-          CLI_FLAG_STRING,                                                             \
-          offsetof(type, field.cpu_mask),                                              \
-          0,                                                                           \
-          0 },                                                                         \
-        { "ctx",                                                                       \
-          "N",                                                                         \
-          "longest sequence in tokens; default the model's, or what fits",             \
-          CLI_FLAG_INT,                                                                \
-          offsetof(type, field.ctx),                                                   \
-          16,                                                                          \
-          1 << 28 },                                                                   \
-        { "kv-memory",                                                                 \
-          "SIZE",                                                                      \
-          "memory of the cache; default a quarter of what is available",               \
-          CLI_FLAG_SIZE,                                                               \
-          offsetof(type, field.kv_memory),                                             \
-          1 << 20,                                                                     \
-          1e15 },                                                                      \
-    {                                                                                  \
-        "cache-type", "T", "type of the cache: f16, bf16, f32, q8 or q4; default f16", \
-            CLI_FLAG_STRING, offsetof(type, field.cache_type), 0, 0                    \
-    }
+#define LOAD_FLAGS(type, field)                                               \
+    { "model",                                                                \
+      "M",                                                                    \
+      "path or name of a model; default smollm2",                             \
+      CLI_FLAG_STRING,                                                        \
+      offsetof(type, field.model),                                            \
+      0,                                                                      \
+      0 },                                                                    \
+        { "backend",                                                          \
+          "B",                                                                \
+          "cpu, or ref (slow, the oracle); default cpu",                      \
+          CLI_FLAG_STRING,                                                    \
+          offsetof(type, field.backend),                                      \
+          0,                                                                  \
+          0 },                                                                \
+        { "threads",                                                          \
+          "N",                                                                \
+          "threads; default the physical cores that are allowed",             \
+          CLI_FLAG_INT,                                                       \
+          offsetof(type, field.threads),                                      \
+          1,                                                                  \
+          256 },                                                              \
+        { "cpu-mask",                                                         \
+          "LEVEL",                                                            \
+          "at most these instructions: generic neon avx2 avxvnni avx512 amx", \
+          CLI_FLAG_STRING,                                                    \
+          offsetof(type, field.cpu_mask),                                     \
+          0,                                                                  \
+          0 },                                                                \
+        { "ctx",                                                              \
+          "N",                                                                \
+          "longest sequence in tokens; default the model's, or what fits",    \
+          CLI_FLAG_INT,                                                       \
+          offsetof(type, field.ctx),                                          \
+          16,                                                                 \
+          1 << 28 },                                                          \
+        { "kv-memory",                                                        \
+          "SIZE",                                                             \
+          "memory of the cache; default a quarter of what is available",      \
+          CLI_FLAG_SIZE,                                                      \
+          offsetof(type, field.kv_memory),                                    \
+          1 << 20,                                                            \
+          1e15 },                                                             \
+        { "cache-type",                                                       \
+          "T",                                                                \
+          "type of the cache: f16, bf16, f32, q8 or q4; default f16",         \
+          CLI_FLAG_STRING,                                                    \
+          offsetof(type, field.cache_type),                                   \
+          0,                                                                  \
+          0 },                                                                \
+        LOAD_ROPE_FLAGS(type, field.rope)
 
 struct load {
     struct weights *weights;

@@ -1,6 +1,7 @@
 /* load_tokenizer.c - GGUF's tokenizer.ggml.* keys (the GGUF document, "Tokenizer") to struct tokenizer_spec. */
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
+#include "tokenizer/tokenizer_model.h"
 
 #include <limits.h>
 #include <string.h>
@@ -235,11 +236,11 @@ enum err_code load_vocab_texts(const struct weights *w, int32_t ends[LOAD_ENDS_M
     struct meta_str text = weights_text(w, "tokenizer.json");
     struct meta_str config = weights_text(w, "tokenizer_config.json");
     if (!text.data)
-        return err_set(
-            err, ERR_NOT_FOUND,
-            "%s: no tokenizer.json beside it (a tokenizer.model or vocab.json alone is not "
-            "read; save the tokenizer with transformers' fast class)",
-            weights_file_path(w, 0));
+        return err_set(err, ERR_NOT_FOUND,
+                       "%s: no tokenizer.json beside it (a vocab.json alone is not read, a "
+                       "tokenizer.model only to "
+                       "run the model; save the tokenizer with transformers' fast class)",
+                       weights_file_path(w, 0));
     *out = (struct tokenizer_json_source){ .tokenizer = { text.data, text.len },
                                            .config = { config.data, config.len },
                                            .ends = ends,
@@ -252,6 +253,16 @@ static enum err_code load_tokenizer_dir(const struct weights *w, struct tokenize
 {
     int32_t ends[LOAD_ENDS_MAX];
     struct tokenizer_json_source src;
+    struct meta_str model = weights_text(w, "tokenizer.model");
+    struct meta_str config = weights_text(w, "tokenizer_config.json");
+    struct meta_str added = weights_text(w, "added_tokens.json");
+    const struct tokenizer_model_source pieces = { .model = { model.data, model.len },
+                                                   .config = { config.data, config.len },
+                                                   .added = { added.data, added.len },
+                                                   .ends = ends,
+                                                   .n_ends = load_ends(w, ends) };
+    if (model.data && !weights_text(w, "tokenizer.json").data)
+        return tokenizer_new_model(&pieces, out, err);
     enum err_code code = load_vocab_texts(w, ends, &src, err);
     return code ? code : tokenizer_new_json(&src, out, err);
 }

@@ -60,6 +60,7 @@ enum err_code serve_model_sampling(const struct weights *w, struct server_sampli
         { "general.sampling.temp", "generation_config.temperature", &s->temperature },
         { "general.sampling.top_p", "generation_config.top_p", &s->top_p },
         { "general.sampling.min_p", "generation_config.min_p", &s->min_p },
+        { NULL, "generation_config.typical_p", &s->typical_p },
         { "general.sampling.penalty_repeat", "generation_config.repetition_penalty",
           &s->repetition_penalty },
     };
@@ -67,7 +68,9 @@ enum err_code serve_model_sampling(const struct weights *w, struct server_sampli
     enum err_code code = ERR_OK;
     server_sampling_unset(s);
     for (size_t i = 0; i < ARRAY_LEN(rows) && code == ERR_OK; i++)
-        code = weights_float_or(w, is_dir ? rows[i].dir_key : rows[i].key, NAN, rows[i].out, err);
+        if (is_dir || rows[i].key)
+            code =
+                weights_float_or(w, is_dir ? rows[i].dir_key : rows[i].key, NAN, rows[i].out, err);
     if (code == ERR_OK)
         code = weights_int_or(w, is_dir ? "generation_config.top_k" : "general.sampling.top_k", 0,
                               INT32_MAX, -1, &s->top_k, err);

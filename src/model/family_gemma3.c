@@ -14,6 +14,8 @@ static enum err_code gemma3_parse_layers(const struct weights *w, struct model *
     float scale = 1 / sqrtf((float)m->head_dim);
     if (m->n_layers == GEMMA3_LAYERS_27B)
         scale = 1 / sqrtf((float)m->width / (float)m->n_heads);
+    if (!code)
+        code = model_parse_scale(w, m, "attention.scale", scale, &scale, err);
     for (int64_t i = 0; i < m->n_layers; i++) {
         struct model_layer *l = &m->layers[i];
         l->rope_i = l->group == MODEL_GROUP_WINDOW ? 1 : 0;
@@ -73,9 +75,17 @@ static const struct tensor_rule gemma3_tensors[] = {
 static enum err_code gemma3_more(struct hf *h, struct err *err)
 {
     int64_t period;
+    double size = 0;
     enum err_code code = hf_int(h, "sliding_window_pattern _sliding_window_pattern", 1, 1024,
                                 GEMMA3_PATTERN, &period, err);
-    return code ? code : hf_windows(h, period, err);
+    if (!code)
+        code = hf_windows(h, period, err);
+    if (!code)
+        code = hf_float(h, "query_pre_attn_scalar", 0, &size, err);
+    /* in f32, as where a GGUF file is silent */
+    return code || !(size > 0)
+               ? code
+               : hf_set_float(h, "attention.scale", (double)(1 / sqrtf((float)size)), err);
 }
 
 static const struct hf_name gemma3_names[] = {

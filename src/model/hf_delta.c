@@ -35,7 +35,7 @@ static enum err_code delta_sizes(const struct hf *h, struct delta_sizes *s, stru
 enum err_code hf_delta_more(struct hf *h, struct err *err)
 {
     struct delta_sizes s;
-    int64_t n, width, is_state[DELTA_LAYERS_MAX];
+    int64_t n = 0, width, is_state[DELTA_LAYERS_MAX];
     enum err_code code = delta_sizes(h, &s, err);
     if (!code)
         code = hf_set_int(h, "ssm.conv_kernel", s.taps, err);

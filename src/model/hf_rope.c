@@ -206,8 +206,12 @@ enum err_code hf_rope(struct hf *h, struct err *err)
     enum err_code code = rope_base(h, &n_dims, &base, err);
     if (!code)
         code = hf_str(h, ROPE_KEY("rope_type") " " ROPE_KEY("type"), "default", &type, err);
-    /* dynamic: as none up to the trained length, and contexts end there. mrope: text counts alike in all its sections. */
-    if (code || rope_is(type, "default") || rope_is(type, "dynamic") || rope_is(type, "mrope"))
+    /* dynamic: up to max_position_embeddings its frequencies are those of none (the base grows by (factor * length / trained - factor +
+     * 1)^(d / (d - 2)) with a longer text). Beyond, every key that is cached would have to be turned again: not followed, told where a
+     * context is longer. mrope: text counts alike in all its sections. */
+    if (!code && rope_is(type, "dynamic"))
+        return hf_set_bool(h, "rope.is_dynamic", true, err);
+    if (code || rope_is(type, "default") || rope_is(type, "mrope"))
         return code;
     if (rope_is(type, "llama3"))
         return rope_llama3(h, n_dims, base, err);

@@ -1,0 +1,25 @@
+/* tokenizer_model.h - a tokenizer from SentencePiece's own file (tokenizer.model), for directories without a tokenizer.json. */
+#ifndef PLUMB_TOKENIZER_TOKENIZER_MODEL_H
+#define PLUMB_TOKENIZER_TOKENIZER_MODEL_H
+
+#include "tokenizer/tokenizer.h"
+
+/* Texts are borrowed during the call; data NULL = absent. */
+struct tokenizer_model_source {
+    struct tokenizer_str model; /* tokenizer.model */
+    struct tokenizer_str
+        config; /* tokenizer_config.json: added_tokens_decoder, bos_token, add_bos_token and the like */
+    struct tokenizer_str added; /* added_tokens.json: an object of texts and ids */
+    const int32_t
+        *ends; /* [n_ends] more ids that end a generation; those out of range count for nothing */
+    int32_t n_ends;
+};
+
+/* BPE and unigram models, with the spaces' treatment that the file asks for; a space in front is put after special tokens too, as
+ * the classes did that such directories are of. What the file is silent about: BPE begins a prompt with bos, unigram ends it with eos.
+ * Errors: ERR_INVALID - damaged; ERR_UNSUPPORTED - word and character models, a normalizer with rules on a BPE model, and others
+ * that this build does not know, named; ERR_NOMEM. */
+enum err_code tokenizer_new_model(const struct tokenizer_model_source *src, struct tokenizer **out,
+                                  struct err *err) MUST_CHECK;
+
+#endif
