@@ -384,6 +384,8 @@ void generation_finish(struct generation *g, int32_t choice, const struct sched_
     struct generation_choice *c = &g->choices[choice];
     c->is_over = true;
     c->end = *f;
+    if (f->finish != FINISH_STOP_STRING)
+        c->end.stop_index = 0;
     if (c->is_done) { /* how far the model got meanwhile is chance */
         c->end.finish = FINISH_END;
         c->end.n_tokens = c->tokens.n;

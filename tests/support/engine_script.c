@@ -27,6 +27,7 @@ struct script_row {
     int32_t fail_at; /* token index; -1 = never */
     enum err_code fail_code;
     bool is_endless, breaks_step, ignore_end;
+    int32_t shift;
     int32_t n_logprobs;
     struct guide guide;
     struct engine_token token;
@@ -122,15 +123,12 @@ static bool script_plan(struct script_row *row, const char *text)
     return true;
 }
 
-/* One more token that the answer has begun with. False: it cannot have been said. */
+/* One more token that the answer has begun with. False: the answer has ended with it. */
 static bool script_begin(struct script_row *row, int32_t id)
 {
-    const int32_t *script = (const int32_t *)(const void *)row->script.data;
     const int32_t *forced = guide_next(&row->guide);
-    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(*script);
+    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(int32_t);
     char byte = (char)id;
-    if (id != (forced ? *forced : is_over ? 'x' : script[row->n_said]))
-        return false;
     row->n_said += !forced && !is_over;
     row->n_tokens++;
     return guide_feed(&row->guide, id, &byte, id < 256) < 0 && row->n_tokens < row->max_tokens;
@@ -149,7 +147,8 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     if (i == e->info.max_rows)
         return err_set(err, ERR_NOMEM, "no free row");
     struct script_row *row = &s->rows[i];
-    *row = (struct script_row){ .is_open = true, .n_prompt = req->n_prompt };
+    *row =
+        (struct script_row){ .is_open = true, .n_prompt = req->n_prompt, .shift = s->config.shift };
     buf_init(&row->script, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
     struct buf text;
     buf_init(&text, MEM_CAT_REQUEST, SCRIPT_TEXT_MAX);
@@ -287,7 +286,7 @@ static void script_decode(struct script_row *row, struct engine_result *res)
         res->text_safe = row->guide.text_safe;
         return;
     }
-    int32_t id = forced ? *forced : is_over ? 'x' : script[row->n_said++];
+    int32_t id = forced ? *forced : is_over ? 'x' : script[row->n_said++] + row->shift;
     char byte = (char)id;
     script_emit(row, id);
     res->n_tokens = 1;
@@ -404,7 +403,8 @@ struct engine *engine_script_new(const struct engine_script_config *config)
     s->engine.ops = &script_ops;
     s->engine.info = (struct engine_info){
         .model_id = "script",
-        .fingerprint = "fp_000000000000",
+        .fingerprint = config->fingerprint ? config->fingerprint : "fp_000000000000",
+        .identity = config->fingerprint ? "script/2/script/none" : "script/1/script/none",
         .n_vocab = BYTE_VOCAB_SIZE,
         .n_embd = SCRIPT_EMBD,
         .n_ctx = config->n_ctx,

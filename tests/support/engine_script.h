@@ -17,9 +17,11 @@
 
 struct engine_script_config {
     int32_t n_ctx, max_rows, max_step_rows;
-    int64_t step_us;   /* each step takes so long ... */
-    int64_t prompt_us; /* ... and so much more for each further token of a row in it */
-    int32_t n_pages;   /* of 64 tokens; 0 = always enough */
+    int64_t step_us;         /* each step takes so long ... */
+    int64_t prompt_us;       /* ... and so much more for each further token of a row in it */
+    int32_t n_pages;         /* of 64 tokens; 0 = always enough */
+    int32_t shift;           /* added to what it says: another model */
+    const char *fingerprint; /* NULL: its usual one, which is of version 1 */
 };
 
 struct engine *engine_script_new(const struct engine_script_config *config);

@@ -5,6 +5,7 @@
  * print the table of request fields and that of metrics as Markdown and end; --styles FILE... prints, a JSON line for each template,
  * the ways of calling and thinking that are read off it. */
 #include "base/file.h"
+#include "base/fio.h"
 #include "base/trace.h"
 #include "server/fields.h"
 #include "server/limits.h"
@@ -13,6 +14,8 @@
 #include "support/byte_vocab.h"
 #include "support/engine_script.h"
 
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +26,8 @@ struct world {
     struct server_config config;
     const char *keys[8];
     long load_ms, load_fails, prepare_ms;
+    long journal_dies_at, journal_fails_at, journal_errno; /* file calls of the journal, from 1 */
+    _Atomic long n_journal;
     const char *trace;
     const char *style;         /* text that the way of calling is inferred from */
     const char *template_text; /* NULL: the vocabulary's own */
@@ -58,6 +63,18 @@ static int64_t slow_now(void *arg)
     return 1764000000;
 }
 
+/* The so manieth file call of the journal fails, and all that follow; or it ends the process. */
+static int journal_hook(void *arg, enum fio_op op, const char *path)
+{
+    struct world *w = arg;
+    if (!strstr(path, "/generations"))
+        return 0;
+    long n = ++w->n_journal;
+    if (n == w->journal_dies_at)
+        raise(SIGKILL);
+    return w->journal_fails_at > 0 && n >= w->journal_fails_at ? (int)w->journal_errno : 0;
+}
+
 static void say_listening(void *arg, const char *url)
 {
     printf("listening %s\n", url);
@@ -87,6 +104,10 @@ static bool set_number(struct world *w, const char *name, long v)
         { "load-ms", NULL, NULL, &w->load_ms },
         { "load-fails", NULL, NULL, &w->load_fails },
         { "prepare-ms", NULL, NULL, &w->prepare_ms },
+        { "journal-dies-at", NULL, NULL, &w->journal_dies_at },
+        { "journal-fails-at", NULL, NULL, &w->journal_fails_at },
+        { "journal-errno", NULL, NULL, &w->journal_errno },
+        { "shift", &w->script.shift, NULL, NULL },
         { "generation-checkpoint", &w->config.checkpoint, NULL, NULL },
         { "journal-bytes", NULL, &w->config.journal_bytes, NULL },
         { "resume-ttl", NULL, &w->config.resume_ttl_s, NULL },
@@ -147,6 +168,8 @@ static bool set_flag(struct world *w, char *arg)
         w->config.state_dir = eq + 1;
     else if (strcmp(name, "journal-dir") == 0)
         w->config.journal_dir = eq + 1;
+    else if (strcmp(name, "fingerprint") == 0)
+        w->script.fingerprint = eq + 1;
     else if (strcmp(name, "style") == 0)
         w->style = eq + 1;
     else if (strcmp(name, "template") == 0)
@@ -236,6 +259,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "serve_script: unknown flag '%s'\n", argv[i]);
         return 2;
     }
+    if (w.journal_dies_at > 0 || w.journal_fails_at > 0)
+        fio_set_hook(journal_hook, &w);
     server_sampling_unset(&w.config.sampling);
     w.config.api_keys = w.keys;
     w.config.now = slow_now;
