@@ -73,6 +73,8 @@ enum err_code ugm_init(struct tokenizer *t, const struct tokenizer_spec *spec, s
             u->max_len = t->texts[id].piece_len;
     }
     u->unk_score = (least == FLT_MAX ? 0 : least) - UGM_UNK_PENALTY;
+    if (!u->is_double) /* as SentencePiece: its rounding decides ties between paths behind an unknown */
+        u->unk_score = (double)(float)u->unk_score;
     return spec->charsmap_bytes > 0 ? ugm_init_map(u, spec->charsmap, spec->charsmap_bytes, err)
                                     : ERR_OK;
 }

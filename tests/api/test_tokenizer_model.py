@@ -51,7 +51,8 @@ def test_ids_are_those_of_sentencepiece(tmp_path, name):
     model = train(name)
     spm = sentencepiece.SentencePieceProcessor(model_proto=model)
     r = random.Random(SEED)
-    texts = [fuzz_text.SCRIPTS.encode(), b"", b" ", b"  a  b ", b"\n\n \n"] + [fuzz_text.text(r, []) for _ in range(600)]
+    texts = [fuzz_text.SCRIPTS.encode(), b"", b" ", b"  a  b ", b"\n\n \n",
+             *("a\u00e9☃ {}b".format("-" * n).encode() for n in range(1, 60))] + [fuzz_text.text(r, []) for _ in range(600)]
     with Server(model_dir(tmp_path / "m", model)) as server:
         for text in texts:
             if not plain(well_formed(text)):
