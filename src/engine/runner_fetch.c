@@ -247,9 +247,17 @@ static bool fetch_take(struct runner *r, const struct tier_job *job)
 
 void fetch_back(struct runner *r, const struct tier_job *job)
 {
-    r->tier->n_out--;
+    struct runner_tier *t = r->tier;
+    t->n_out--;
     if (job->err.code != ERR_OK || !fetch_take(r, job))
-        fetch_over(r->tier);
+        fetch_over(t);
+    else
+        t->fetches[t->active].n_read += job->tag & 1 ? t->last_run : P;
+}
+
+int32_t runner_fetched(const struct runner *r, int32_t seq)
+{
+    return r->tier ? r->tier->fetches[seq].n_read : 0;
 }
 
 bool runner_fetch(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
@@ -276,6 +284,7 @@ void runner_fetch_end(struct runner *r, int32_t seq)
     if (!t)
         return;
     t->fetches[seq].is_wanted = false;
+    t->fetches[seq].n_read = 0;
     if (t->active == seq)
         t->active = -1;
 }

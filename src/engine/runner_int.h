@@ -54,6 +54,8 @@ void runner_tier_kept(struct runner *r, const uint8_t salt[ENGINE_SALT_BYTES], c
 void runner_tier_removed(struct runner *r, int32_t node);
 /* The sequence does not wait for the disk any more. */
 void runner_fetch_end(struct runner *r, int32_t seq);
+/* Ids that the sequence's last fetch brought. */
+int32_t runner_fetched(const struct runner *r, int32_t seq);
 void runner_tier_close(struct runner *r);
 
 /* --- recurrent layers --- */

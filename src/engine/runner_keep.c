@@ -295,6 +295,8 @@ int32_t runner_reuse_told(struct runner *r, int32_t seq, const uint8_t salt[ENGI
         return 0;
     bool is_any = prefix_look(&r->prefix, salt, ids, n, miss);
     miss->n_reused = runner_reuse(r, seq, salt, ids, n - 1);
+    miss->n_disk =
+        runner_fetched(r, seq) < miss->n_reused ? runner_fetched(r, seq) : miss->n_reused;
     miss->reason = is_any || miss->n_given_up > 0 ? reuse_reason(r, miss, n) : ENGINE_MISS_EMPTY;
     return miss->n_reused;
 }

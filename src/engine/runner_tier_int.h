@@ -11,6 +11,7 @@ struct fetch {
     int32_t n;
     uint8_t salt[ENGINE_SALT_BYTES];
     uint64_t ticket; /* order of arrival, and the tag of its jobs */
+    int32_t n_read;  /* ids that came */
 };
 
 struct runner_tier {

@@ -47,9 +47,10 @@ static bool places_is_span(const struct places_text *t, size_t i, const char *s,
     return span->p1 - span->p0 == n && memcmp(t->text + span->p0, s, n) == 0;
 }
 
-/* The text s [n] among the caller's bytes from `at` on: a span of its own before one that holds it. False: it is not there. */
+/* The text s [n] among the caller's bytes from `at` on: a span of its own before one that holds it (outside `taken`). False: it is not
+ * there. */
 static bool places_search(const struct places_text *t, size_t at, const char *s, size_t n,
-                          struct place *out)
+                          const struct place *taken, struct place *out)
 {
     const struct span_list *l = t->caller;
     size_t first = span_from(l, at);
@@ -63,6 +64,10 @@ static bool places_search(const struct places_text *t, size_t at, const char *s,
     for (size_t i = first; n > 0 && i < l->n; i++) {
         size_t p0 = l->spans[i].p0 < at ? at : l->spans[i].p0;
         const char *hit = memmem(t->text + p0, l->spans[i].p1 - p0, s, n);
+        if (hit && hit < t->text + taken->to && hit + n > t->text + taken->from) {
+            p0 = taken->to < l->spans[i].p1 ? taken->to : l->spans[i].p1;
+            hit = memmem(t->text + p0, l->spans[i].p1 - p0, s, n);
+        }
         if (!hit)
             continue;
         out->from = (size_t)(hit - t->text);
@@ -123,17 +128,18 @@ static void places_find_messages(struct places *p, const struct places_text *t,
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     for (int32_t i = 0; i < p->n_messages && n_hidden < PLACES_HIDDEN_MAX; i++) {
         const struct json *message = &messages->items[i], *call = places_call_name(message);
-        struct place *place = &p->messages[i];
+        struct place *place = &p->messages[i], taken = i > 0 ? p->messages[0] : (struct place){ 0 };
         place_name(place, json_get(message, "role"));
         buf_reset(&text);
         places_gather(message, &text);
-        bool is_found = places_search(t, at, text.data, text.len, place) ||
-                        (call && places_search(t, at, call->text, call->len, place));
+        bool is_found = places_search(t, at, text.data, text.len, &taken, place) ||
+                        (call && places_search(t, at, call->text, call->len, &taken, place));
         n_hidden += !is_found;
         if (!is_found)
             continue;
         place->begin = places_begin(t, at, place);
-        at = place->to;
+        if (i > 0 || strcmp(place->name, "system") != 0) /* that one may stand anywhere */
+            at = place->to;
     }
     buf_release(&text);
 }
@@ -161,9 +167,10 @@ static void places_find_tools(struct places *p, const struct places_text *t,
         char quoted[PLACES_NAME_BYTES + 2];
         place_name(place, name);
         int n = snprintf(quoted, sizeof(quoted), "\"%s\"", place->name);
-        bool is_found =
-            place->name[0] && (places_search(t, at, quoted, (size_t)n, place) ||
-                               places_search(t, at, place->name, strlen(place->name), place));
+        const struct place taken = { 0 };
+        bool is_found = place->name[0] &&
+                        (places_search(t, at, quoted, (size_t)n, &taken, place) ||
+                         places_search(t, at, place->name, strlen(place->name), &taken, place));
         if (!is_found)
             continue;
         size_t span = span_from(t->caller, place->from);
@@ -236,9 +243,8 @@ int32_t places_message_at(const struct places *p, size_t at)
     int32_t found = -1;
     for (int32_t i = 0; i < p->n_messages; i++) {
         const struct place *m = &p->messages[i];
-        if (m->to > m->from && m->begin > at)
-            break;
-        if (m->to > m->from)
+        if (m->to > m->from && m->begin <= at &&
+            (found < 0 || m->begin >= p->messages[found].begin))
             found = i;
     }
     return found;

@@ -4,7 +4,7 @@ import anthropic
 import openai
 import pytest
 from fetched import fetched_model
-from serving import PLUMB, Server
+from serving import PLUMB, ROOT, Server
 
 RULES = " ".join(f"Rule {i}: keep the {w} in mind." for i, w in enumerate(
     "river stone copper window garden harbor meadow winter engine paper silver market candle bridge forest".split()))
@@ -284,3 +284,36 @@ def test_volatile_lines_are_moved_where_that_is_asked_for(path, real):
     asked = turns(*texts, system=f"Date: 2026-11-30\n{SYSTEM}")
     assert ask(real, asked, **q)[1]["hoisted_lines"] == 0  # off unless asked for
     assert "Date: 2026-11-30\nYou are" in real.post("/apply-template", {"messages": asked})[1]["prompt"]
+
+
+def test_what_came_from_disk_is_told(path, tmp_path):
+    disk = ("--ssd-cache", str(tmp_path / "ssd"))
+    with serve(path, *disk) as s:
+        ask(s, turns("Name a harbor."))
+    with serve(path, *disk) as s:
+        _, d = ask(s, turns("Name a harbor."))
+        assert d["reason"] == "whole" and 64 <= d["disk_tokens"] <= d["reused_tokens"]
+        _, d = ask(s, turns("Name a harbor."))
+        assert d["reason"] == "whole" and d["disk_tokens"] == 0
+
+
+# Templates with roles spelled by themselves or taken from the message, with the system prompt at the front or in the last message.
+TEMPLATES = ["Qwen-Qwen3-0.6B", "meta-llama-Llama-3.1-8B-Instruct", "mistralai-Mistral-Nemo-Instruct-2407", "microsoft-Phi-3.5-mini-instruct",
+             "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "openai-gpt-oss-120b"]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_published_templates(path, name):
+    shared = ROOT.parent / "shared/data/chat_templates"
+    if not shared.is_dir():
+        pytest.skip("no-shared-data: ../shared/data/chat_templates")
+    texts = ["Please name a river.", "Certainly: the Danube.", "Now name a stone.", "That would be granite.", "rules"]
+    system = "You are careful and kind. Mind the rules."
+    with serve(path, "--chat-template", str(shared / f"{name}.jinja")) as s:
+        for at in range(6):
+            messages = turns(*texts, system=system)
+            ask(s, messages, cache_salt=f"{at}")
+            messages[at]["content"] = messages[at]["content"][:4] + " zebra" + messages[at]["content"][4:]
+            _, d = ask(s, messages, cache_salt=f"{at}")
+            assert d["first_difference"]["path"] == f"messages[{at}]", (name, at, d)
+            assert "zebra" in d["first_difference"]["here"] and not d["first_difference"]["in_template"]
