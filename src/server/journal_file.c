@@ -261,7 +261,7 @@ static void journal_meet(const char *path, int64_t ttl_s, struct journal_found *
     if (*n == JOURNAL_FOUND_MAX)
         return;
     struct journal_found *f = found[(*n)++] = mem_alloc(MEM_CAT_SERVER, sizeof(*f));
-    snprintf(f->path, sizeof(f->path), "%s", path);
+    memcpy(f->path, path, strlen(path) + 1); /* it fits: journal_file_sweep has asked */
     f->bytes = st.st_size;
     f->mtime_s = st.st_mtime;
 }
@@ -280,8 +280,8 @@ void journal_file_sweep(const char *dir, int64_t ttl_s, int64_t max_bytes,
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         if (!journal_is_ours(e->d_name))
             continue;
-        snprintf(file, sizeof(file), "%s/%s", path, e->d_name);
-        if (strlen(file) < JOURNAL_PATH_BYTES)
+        int len = snprintf(file, sizeof(file), "%s/%s", path, e->d_name);
+        if (len > 0 && len < JOURNAL_PATH_BYTES)
             journal_meet(file, ttl_s, found, &n, out);
     }
     closedir(d);

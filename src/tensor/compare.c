@@ -95,18 +95,26 @@ static bool compare_supports(const struct backend *be, enum dtype type)
            (!c->oracle || c->oracle->ops->supports(c->oracle, type));
 }
 
-static enum err_code compare_pack_weight(struct backend *be, const struct weight_source *src,
-                                         struct weight **out, struct err *err)
+/* Bytes that are made for the call alone (a source without drop) are kept. */
+static enum err_code compare_keep(struct weight *w, struct err *err)
 {
-    struct compare *c = compare_of(be);
-    struct weight *fast;
-    enum err_code code = c->fast->ops->pack(c->fast, src, &fast, err);
-    if (code)
-        return code;
-    struct weight *w = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*w));
-    *w = (struct weight){ .fast = fast, .shape = *c->fast->ops->shape(fast), .source = *src };
-    w->source.drop = NULL; /* the oracle comes again */
-    *out = w;
+    struct weight_source *s = &w->source;
+    struct scales *sc = &s->scales;
+    size_t n = dtype_row_bytes(s->type, s->in) * (size_t)s->out, scales = 0;
+    if (s->drop)
+        return ERR_OK;
+    if (sc->scales)
+        scales = (size_t)((s->out + sc->rows - 1) / sc->rows) *
+                 dtype_row_bytes(sc->type, (s->in + sc->cols - 1) / sc->cols);
+    w->copy_bytes = n + scales * (sc->biases ? 2 : 1);
+    uint8_t *to = w->copy = mem_try_big(MEM_CAT_WEIGHTS, w->copy_bytes);
+    if (!to)
+        return err_set(err, ERR_NOMEM, "%s: no memory for %zu bytes", s->name, w->copy_bytes);
+    s->data = memcpy(to, s->data, n);
+    if (sc->scales)
+        sc->scales = memcpy(to + n, sc->scales, scales);
+    if (sc->scales && sc->biases)
+        sc->biases = memcpy(to + n + scales, sc->biases, scales);
     return ERR_OK;
 }
 
@@ -115,8 +123,28 @@ static void compare_unpack_free(struct backend *be, struct weight *w)
     struct compare *c = compare_of(be);
     if (!w)
         return;
-    c->fast->ops->unpack_free(c->fast, w->fast);
+    if (w->fast)
+        c->fast->ops->unpack_free(c->fast, w->fast);
+    mem_free_big(MEM_CAT_WEIGHTS, w->copy, w->copy_bytes);
     mem_free(MEM_CAT_WEIGHTS, w);
+}
+
+static enum err_code compare_pack_weight(struct backend *be, const struct weight_source *src,
+                                         struct weight **out, struct err *err)
+{
+    struct compare *c = compare_of(be);
+    struct weight *w = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*w));
+    w->source = *src;
+    enum err_code code = c->oracle ? compare_keep(w, err) : ERR_OK;
+    if (!code)
+        code = c->fast->ops->pack(c->fast, src, &w->fast, err);
+    if (code) {
+        compare_unpack_free(be, w);
+        return code;
+    }
+    w->shape = *c->fast->ops->shape(w->fast);
+    *out = w;
+    return ERR_OK;
 }
 
 static const struct weight_shape *compare_shape(const struct weight *w)

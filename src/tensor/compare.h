@@ -7,7 +7,8 @@
  * Owns: both backends, from compare_backend_open on. Need: both are host backends whose cache pages have the same bytes (ref and
  * the CPU's). A device has a contract and an oracle of its own.
  * Memory: beside the fast backend's, the oracle's packing of one weight at a time: weights are packed for it at each use, from the
- * file's bytes, which must stay open as long as the backend; and copies of one op's outputs.
+ * file's bytes (sources with a drop), which must stay open as long as the backend, or from a copy of what was made for packing
+ * alone (sources without); and copies of one op's outputs.
  * Thread: engine thread. Allocates in steps. */
 #ifndef PLUMB_TENSOR_COMPARE_H
 #define PLUMB_TENSOR_COMPARE_H

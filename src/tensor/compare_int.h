@@ -8,6 +8,8 @@ struct weight {
     struct weight *fast;
     struct weight_shape shape;
     struct weight_source source; /* for the oracle */
+    void *copy;                  /* [copy_bytes] what source points to, or NULL: the file's bytes */
+    size_t copy_bytes;
 };
 
 struct compare {

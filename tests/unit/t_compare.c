@@ -275,6 +275,9 @@ static const char *const files[] = {
     "tests/golden/tiny/gemma3.gguf", FAMILIES "gpt-oss.gguf",
     FAMILIES "qwen35moe.gguf",       FAMILIES "starcoder2.gguf",
     FAMILIES "gemma4.gguf",          FAMILIES "minicpm.gguf",
+    "tests/golden/mlx/llama-mixed",  "tests/golden/mlx/qwen2-3-64",
+    FAMILIES "hf/gpt-oss-mxfp4",     FAMILIES "hf/gemma4-moe",
+    FAMILIES "hf/qwen35moe",         FAMILIES "hf/llama3",
 };
 
 static void a_healthy_backend_is_equal(void **state)
