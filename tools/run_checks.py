@@ -24,7 +24,7 @@ LOGS = ROOT / "build/check"
 JOBS = os.cpu_count() or 2
 REASONS = ("cpu-feature", "no-gpu", "no-shared-data")
 QUICK_REASONS = ("model-not-fetched",)
-MODELS = {"quick": ["smollm2"], "full": ["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"]}
+MODELS = {"quick": ["smollm2"], "full": ["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b", "all-minilm-l6-v2"]}
 TAIL = 40
 # Stages that leave a processor free (pytest used 28 % of one, the emulator uses one), and the build that each needs: they run one after
 # another beside all others.

@@ -151,6 +151,8 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
             mo.on_tensor = load_progress;
         code = model_load(&mo, &l->model, err);
     }
+    if (!code && l->model->is_two_way && !o->takes_embedders)
+        code = err_set(err, ERR_UNSUPPORTED, "%s: %s", l->id, ENGINE_EMBEDDER_TEXT);
     l->weights_us = clock_us() - t;
     if (!code)
         load_rope_warn(l->weights, &o->rope, o->ctx, l->model->n_ctx_train);

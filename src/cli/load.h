@@ -28,6 +28,7 @@ struct load_options {
     int64_t threads;        /* 0 = physical cores that the process may use */
     int64_t ctx;            /* 0 = the model's, or what fits in half the cache memory */
     int64_t kv_memory;      /* bytes; 0 = a quarter of the memory that is available */
+    bool takes_embedders;   /* a model that makes embeddings alone is fine */
     struct load_rope rope;
     const struct load_compare *compare; /* no flag; NULL = the backend as it is */
 };

@@ -3,10 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The names that tools/fetch-models knows. */
-static const char known_models[] = "smollm2, gemma3-270m, qwen2.5-coder-0.5b, qwen2.5-coder-1.5b";
+static const char known_models[] =
+    "smollm2, gemma3-270m, qwen2.5-coder-0.5b, qwen2.5-coder-1.5b, all-minilm-l6-v2";
 
 static bool is_known_model(const char *name)
 {
@@ -38,6 +40,11 @@ static bool model_path_fetched(const char *xdg, const char *home, const char *na
     if (file_cache_dir(xdg, home, &path, NULL) == ERR_OK) {
         buf_printf(&path, "/models/%s.gguf", name);
         is_found = !path.failed && access(path.data, F_OK) == 0;
+        if (!is_found && !path.failed) {
+            struct stat st;
+            buf_cut(&path, path.len - strlen(".gguf"));
+            is_found = stat(path.data, &st) == 0 && S_ISDIR(st.st_mode);
+        }
     }
     if (is_found)
         buf_add(out, path.data, path.len);

@@ -7,7 +7,7 @@
 #define MODEL_PATH_DEFAULT "smollm2"
 
 /* Append the path of `model` to out. NULL is MODEL_PATH_DEFAULT. A text with a slash is a path; any other is looked for as
- * NAME.gguf in $XDG_CACHE_HOME/plumb/models (~/.cache/plumb/models), then as a file in the working directory. Names have no
+ * NAME.gguf or a directory NAME in $XDG_CACHE_HOME/plumb/models (~/.cache/plumb/models), then as a file in the working directory. Names have no
  * slash and no leading dot, so they do not leave the directory.
  * Errors: ERR_NOT_FOUND - the text lists the names that tools/fetch-models knows. */
 enum err_code model_path(const char *model, struct buf *out, struct err *err) MUST_CHECK;

@@ -83,6 +83,7 @@ enum err_code serve_model_sampling(const struct weights *w, struct server_sampli
 
 enum err_code serve_model_open(struct serve_model *m, struct server_model *out, struct err *err)
 {
+    m->options.takes_embedders = true; /* requests are told what they can have */
     enum err_code code = load_open(&m->load, &m->options, err);
     *out = (struct server_model){ 0 };
     if (code == ERR_OK) {

@@ -202,6 +202,10 @@ struct engine_result {
     struct err err;     /* FINISH_ERROR */
 };
 
+/* Said where an answer is asked of a model that writes none (engine_info.is_embedder). */
+#define ENGINE_EMBEDDER_TEXT \
+    "this model reads texts both ways: it makes embeddings (/v1/embeddings) and writes no answers"
+
 struct engine_info {
     const char *model_id;    /* name the API shows */
     const char *fingerprint; /* "fp_" + 12 hex digits: model, build and numerics */
@@ -216,6 +220,8 @@ struct engine_info {
     int32_t
         step_block;  /* ... which are computed in blocks of so many: one more costs a block more */
     int64_t created; /* Unix seconds */
+    /* The model reads both ways: requests want a hidden state and nothing else, and a row takes all its ids in one step. */
+    bool is_embedder;
 };
 
 /* The ledger of cache memory, by kind ("full", "window"). */

@@ -18,9 +18,12 @@ static void row_release(struct row *row)
 }
 
 /* What a request may want beside or instead of an answer. */
-static enum err_code engine_model_check_scores(const struct engine_request *req, struct err *err)
+static enum err_code engine_model_check_scores(const struct engine_model *em,
+                                               const struct engine_request *req, struct err *err)
 {
     const struct engine_signal *sig = &req->signal;
+    if (em->base.info.is_embedder && (!req->hidden || req->prompt_scores || sig->n_bins != 0))
+        return err_set(err, ERR_INVALID, "%s", ENGINE_EMBEDDER_TEXT);
     bool is_signal = sig->n_bins != 0;
     if (sig->n_bins < 0 || sig->n_bins > ENGINE_SIGNAL_BINS_MAX)
         return err_set(err, ERR_INVALID, "signal: %d bins are not in [1, %d]", sig->n_bins,
@@ -52,7 +55,7 @@ static enum err_code engine_model_check(const struct engine_model *em,
         return err_set(err, ERR_FULL, "prompt: %d tokens do not fit into the context of %d%s",
                        req->n_prompt, info->n_ctx,
                        req->max_tokens != 0 ? " with room for an answer" : "");
-    enum err_code code = engine_model_check_scores(req, err);
+    enum err_code code = engine_model_check_scores(em, req, err);
     if (code)
         return code;
     if (req->n_end_ids < 0 || req->n_end_ids > ENGINE_ENDS_MAX)
@@ -188,7 +191,7 @@ static int32_t engine_model_share(struct engine *e, row_id id, row_id from_id)
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id), *from = engine_model_row(em, from_id);
     BUG_ON(row->n_fed > 0 || row == from);
-    if (from->has_failed || row->n_scored < row->n_prompt)
+    if (from->has_failed || row->n_scored < row->n_prompt || e->info.is_embedder)
         return 0; /* what failed alone fails alone; a score needs its position's logits */
     int32_t max = from->n_fed < row->n_prompt - 1 ? from->n_fed : row->n_prompt - 1, n = 0;
     while (n < max && row->ids[n] == from->ids[n])
@@ -204,6 +207,8 @@ static int32_t engine_model_reuse(struct engine *e, row_id id)
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
     BUG_ON(row->n_fed > 0);
+    if (e->info.is_embedder) /* a token's keys depend on what comes after it */
+        return 0;
     if (row->n_scored < row->n_prompt) { /* a score needs its position's logits */
         if (row->miss)
             row->miss->reason = ENGINE_MISS_SCORED;
@@ -426,6 +431,11 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     const struct model *m = o->model;
     int32_t max_rows = o->max_rows > 0 ? o->max_rows : ENGINE_MODEL_ROWS;
     int32_t max_step_rows = o->max_step_rows > 0 ? o->max_step_rows : ENGINE_MODEL_STEP_ROWS;
+    if (m->is_two_way) { /* a text is one step */
+        int64_t n_ctx = o->n_ctx > 0 ? o->n_ctx : m->n_ctx_train;
+        int64_t most = n_ctx < BACKEND_ROWS_MAX ? n_ctx : BACKEND_ROWS_MAX;
+        max_step_rows = max_step_rows > most ? max_step_rows : (int32_t)most;
+    }
     int32_t max_out = max_rows > ENGINE_MODEL_OUT ? max_rows : ENGINE_MODEL_OUT;
     if (max_out > max_step_rows)
         max_out = max_step_rows;
@@ -449,7 +459,8 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                           .fingerprint = em->fingerprint,
                                           .identity = em->identity,
                                           .n_vocab = (int32_t)m->n_vocab,
-                                          .n_embd = (int32_t)m->width,
+                                          .n_embd = (int32_t)m->n_embd,
+                                          .is_embedder = m->is_two_way,
                                           .n_ctx_train = (int32_t)m->n_ctx_train,
                                           .max_rows = max_rows,
                                           .max_step_rows = max_step_rows,

@@ -8,8 +8,8 @@
 
 /* Rows with logits that the item asks for: the last one where the next token is due, and those that score the prompt. At most
  * n_out_max of these: then it takes fewer ids. */
-static enum err_code row_plan(struct row *row, const struct engine_work *work, int32_t n_out_max,
-                              struct runner_item *item, struct err *err)
+static enum err_code row_plan(struct row *row, const struct engine_work *work, bool is_embedder,
+                              int32_t n_out_max, struct runner_item *item, struct err *err)
 {
     int32_t left = row->n_ids - row->n_fed;
     if (!row->is_open || row->is_finished)
@@ -18,6 +18,9 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, i
     if (work->n_tokens < 1)
         return err_set(err, ERR_STATE, "row %d: asked to take %d ids", work->row, work->n_tokens);
     int32_t n = work->n_tokens < left ? work->n_tokens : left, n_out = n == left;
+    if (is_embedder && n < left)
+        return err_set(err, ERR_STATE, "row %d: asked to take %d ids of %d: a text is one step",
+                       work->row, n, left);
     if (row->n_scored <
         row->n_prompt) { /* nothing is emitted yet: all is prompt, or what the answer has begun with */
         int32_t first = row->n_scored - 1 > row->n_fed ? row->n_scored - 1 : row->n_fed;
@@ -214,7 +217,8 @@ enum err_code engine_model_step(struct engine *e, const struct engine_work *work
     enum err_code code = ERR_OK;
     for (int32_t i = 0; i < n && !code; i++) {
         BUG_ON(work[i].row < 0 || work[i].row >= e->info.max_rows);
-        code = row_plan(&em->rows[work[i].row], &work[i], n_out - (n - 1 - i), &em->items[i], err);
+        code = row_plan(&em->rows[work[i].row], &work[i], e->info.is_embedder, n_out - (n - 1 - i),
+                        &em->items[i], err);
         em->rows[work[i].row].n_drafts = 0;
         n_rows += code ? 0 : em->items[i].n;
         n_out -= em->items[i].n_out;

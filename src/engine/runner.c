@@ -79,6 +79,10 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
     const struct model *m = r->model;
     int64_t kv_bytes = o->kv_bytes > 0 ? o->kv_bytes : RUNNER_KV_DEFAULT;
     int64_t n_ctx = o->n_ctx > 0 ? o->n_ctx : m->n_ctx_train;
+    if (m->is_two_way && n_ctx > r->max_rows)
+        n_ctx = r->max_rows; /* a text is one step */
+    if (m->pos_embed && n_ctx > m->n_ctx_train)
+        n_ctx = m->n_ctx_train; /* there are no positions behind */
     if (n_ctx > INT32_MAX / 2)
         n_ctx = INT32_MAX / 2;
     if (o->n_ctx <= 0)
@@ -157,7 +161,7 @@ static size_t runner_logits_bytes(const struct runner *r)
 
 static size_t runner_hidden_bytes(const struct runner *r)
 {
-    return (size_t)r->max_out * (size_t)r->model->width * sizeof(*r->hidden);
+    return (size_t)r->max_out * (size_t)r->model->n_embd * sizeof(*r->hidden);
 }
 
 static enum err_code runner_alloc_step(struct runner *r, struct err *err)
@@ -442,6 +446,9 @@ static enum err_code runner_check_room(const struct runner *r, const struct runn
                                        struct err *err)
 {
     const struct runner_seq *s = &r->seqs[it->seq];
+    if (r->model->is_two_way && s->len > 0)
+        return err_set(err, ERR_STATE, "sequence %d: %d tokens after %d: a text is one step",
+                       it->seq, it->n, s->len);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         if (r->model->has_group[g] && runner_span(g, s->len + it->n) > kv_table_room(&s->tables[g]))
             return err_set(err, ERR_STATE,
@@ -494,9 +501,11 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
     BUG_ON(n_out < 0 || n_out > it->n || st->n_out + n_out > r->max_out);
     it->logits =
         n_out && !it->has_no_head ? r->logits + (int64_t)st->n_out * r->model->n_vocab : NULL;
-    it->hidden = it->wants_hidden ? r->hidden + (int64_t)st->n_out * r->model->width : NULL;
+    it->hidden = it->wants_hidden ? r->hidden + (int64_t)st->n_out * r->model->n_embd : NULL;
+    BUG_ON(n_out > 1 && r->model->is_two_way);
+    int first_out = r->model->pooling == MODEL_POOLING_CLS ? row0 : st->n_rows - n_out;
     for (int i = 0; i < n_out; i++)
-        r->out_rows[st->n_out++] = st->n_rows - n_out + i;
+        r->out_rows[st->n_out++] = first_out + i;
     st->n_logits = it->has_no_head ? st->n_logits : st->n_out;
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         r->views[g][st->n_seqs] = (struct seq_view){
@@ -514,7 +523,7 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
     while (it->n_good < it->n && !failed[it->n_good])
         it->n_good++;
     it->has_failed = it->n_good < it->n;
-    int64_t n_hidden = it->has_no_head ? it->n_out * r->model->width : 0;
+    int64_t n_hidden = it->has_no_head ? it->n_out * r->model->n_embd : 0;
     for (int64_t i = 0; i < n_hidden; i++) /* the head would have said so */
         it->has_failed = it->has_failed || !isfinite(it->hidden[i]);
     int32_t n_sure = s->len + (it->is_tentative ? 1 : it->n);
@@ -537,7 +546,7 @@ static enum err_code runner_forward(struct runner *r, struct model_step *st, boo
                           (size_t)st->n_logits * (size_t)r->model->n_vocab * sizeof(float));
     if (!code && wants_hidden && !be->ops->is_host)
         be->ops->download(be, r->hidden, r->scratch.h,
-                          (size_t)st->n_out * (size_t)r->model->width * sizeof(float));
+                          (size_t)st->n_out * (size_t)r->model->n_embd * sizeof(float));
     return code;
 }
 

@@ -12,6 +12,14 @@ void block_embed(const struct model *m, struct model_step *st)
     ops_embed(m->be, st->x, m->embed, st->ids);
     if (m->embed_scale != 1)
         ops_scale(m->be, st->x, m->embed_scale);
+    if (m->token_type)
+        ops_add_bias(m->be, st->x, m->token_type);
+    if (m->pos_embed) {
+        ops_embed(m->be, st->h, m->pos_embed, st->pos);
+        ops_add(m->be, st->x, st->h);
+    }
+    if (m->embed_norm)
+        ops_layer_norm(m->be, st->x, st->x, m->embed_norm, m->embed_norm_b, m->eps);
 }
 
 void block_norm(const struct model *m, struct model_step *st, const float *w)
@@ -42,14 +50,19 @@ void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
         m->tap.fn(m->tap.ctx, layer_i, st->x);
 }
 
-/* From here on only the rows whose logits are wanted: att and x shrink to them. The backend's row flags go by the row numbers of
- * its tensors, so the flags so far are fetched first. */
-void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
+/* The ops to come are of n_out rows. The backend's row flags go by the row numbers of its tensors, so those so far are fetched. */
+static void block_begin_out(const struct model *m, struct model_step *st)
 {
     ops_failed(m->be, st->flags);
     memset(st->scratch->out_failed, 0, (size_t)st->n_out);
     st->flags = st->scratch->out_failed;
     ops_begin(m->be, st->n_out);
+}
+
+/* From here on only the rows whose logits are wanted: att and x shrink to them. */
+void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
+{
+    block_begin_out(m, st);
     struct tensor att_out = tensor_of(st->scratch->att_out, st->n_out, att->cols);
     struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, m->width);
     ops_gather(m->be, att_out, *att, st->out_rows);
@@ -122,7 +135,7 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
         block_heads(m, q, joint, head, head);
         ops_glu(m->be, att, q, att, GLU_KIND_SIGMOID);
     }
-    if (is_last && st->n_out < st->n_rows)
+    if (is_last && st->n_out < st->n_rows && m->pooling != MODEL_POOLING_MEAN)
         block_narrow(m, st, &att);
     ops_linear(m->be, st->h, att, l->wo);
     if (l->bo)
@@ -170,8 +183,48 @@ void block_ffn_dense(const struct model *m, struct model_step *st, const struct 
         ops_add_bias(m->be, st->h, l->b_down);
 }
 
+/* The mean of each text's rows of x: sums by ascending positions, whatever else is in the step. */
+static void block_mean(const struct model *m, struct model_step *st, struct tensor out)
+{
+    const struct seq_view *seqs = st->seqs[MODEL_GROUP_FULL];
+    for (int i = 0, s = 0; i < st->n_out; i++) {
+        while (st->out_rows[i] >= seqs[s].row0 + seqs[s].n_rows)
+            s++;
+        struct tensor sum = tensor_rows(out, i, 1);
+        ops_copy(m->be, sum, tensor_rows(st->x, seqs[s].row0, 1));
+        for (int r = 1; r < seqs[s].n_rows; r++)
+            ops_add(m->be, sum, tensor_rows(st->x, seqs[s].row0 + r, 1));
+        ops_scale(m->be, sum, 1 / (float)seqs[s].n_rows);
+    }
+}
+
+void block_pool(const struct model *m, struct model_step *st)
+{
+    struct tensor pooled = st->x; /* narrowed already, or as many rows as texts */
+    BUG_ON(st->n_logits > 0);
+    if (m->pooling == MODEL_POOLING_MEAN) {
+        pooled = tensor_of(st->scratch->x_out, st->n_out, m->width);
+        block_begin_out(m, st);
+        block_mean(m, st, pooled);
+    }
+    st->h = tensor_of(st->scratch->h, st->n_out, m->n_embd); /* where the runner looks */
+    if (m->n_dense == 0) {
+        ops_copy(m->be, st->h, pooled);
+        return;
+    }
+    struct tensor dense = tensor_of(st->scratch->gate, st->n_out, m->n_dense);
+    ops_linear(m->be, dense, pooled, m->w_dense[0]);
+    ops_linear(m->be, st->h, dense, m->w_dense[1]);
+}
+
 void block_head(const struct model *m, struct model_step *st)
 {
+    if (m->is_two_way) {
+        if (m->out_norm)
+            ops_rms_norm(m->be, st->x, st->x, m->out_norm, (int)m->width, m->eps);
+        block_pool(m, st);
+        return;
+    }
     struct tensor logits = tensor_of(st->scratch->logits, st->n_logits, m->n_vocab);
     st->h = tensor_of(st->scratch->h, st->n_out, m->width); /* where the runner looks */
     if (m->out_norm_b)
@@ -209,6 +262,23 @@ void block_step_pre_norm(const struct model *m, struct model_step *st)
         block_branch_norm(m, st, l->ffn_norm, l->ffn_norm_b);
         block_ffn(m, st, l);
         block_add(m, st);
+        block_layer_end(m, st, i);
+    }
+    block_head(m, st);
+}
+
+void block_step_post_norm(const struct model *m, struct model_step *st)
+{
+    block_embed(m, st);
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        if (!block_attn_of(m, st, i, st->x))
+            return;
+        block_add(m, st);
+        ops_layer_norm(m->be, st->x, st->x, l->attn_post_norm, l->attn_post_norm_b, m->eps);
+        block_ffn_of(m, st, l, st->x);
+        block_add(m, st);
+        ops_layer_norm(m->be, st->x, st->x, l->ffn_post_norm, l->ffn_post_norm_b, m->eps);
         block_layer_end(m, st, i);
     }
     block_head(m, st);

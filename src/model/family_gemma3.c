@@ -1,8 +1,11 @@
 /* family_gemma3.c - Gemma 3 text models (Gemma team 2025): a norm before and after each branch, norms on q and k, five layers
- * with a sliding window for each one with full attention, two rotary bases, gelu. GGUF norms hold the published weight + 1. */
+ * with a sliding window for each one with full attention, two rotary bases, gelu. GGUF norms hold the published weight + 1.
+ * EmbeddingGemma (2025) is the same both ways: a row sees the text before and after it, its window is half on each side; the
+ * mean of the states goes through two matrices where the file has them. */
 #include "model/model_int.h"
 
 #include <math.h>
+#include <string.h>
 
 #define GEMMA3_PATTERN 6 /* every sixth layer has full attention */
 #define GEMMA3_LAYERS_27B \
@@ -24,6 +27,30 @@ static enum err_code gemma3_parse_layers(const struct weights *w, struct model *
     return code;
 }
 
+/* The window of a two-way model is `window` wide on both sides together. No layer may let go of a page. */
+static enum err_code gemma3_parse_embedding(const struct weights *w, struct model *m,
+                                            struct err *err)
+{
+    enum err_code code = model_parse_two_way(w, m, err);
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        struct model_layer *l = &m->layers[i];
+        l->group = MODEL_GROUP_FULL;
+        l->attn.window = l->attn.window ? l->attn.window / 2 + 1 : 0;
+    }
+    m->window = 0;
+    const struct weights_tensor *first = weights_find(w, "dense_2.weight");
+    const struct weights_tensor *second = weights_find(w, "dense_3.weight");
+    m->n_dense = first ? first->shape[1] : 0;
+    m->n_embd = second ? second->shape[1] : m->width;
+    if (!code && (!first != !second || m->n_dense > 1 << 17 || m->n_embd > 1 << 17))
+        code =
+            err_set(err, ERR_INVALID,
+                    "tensors dense_2.weight and dense_3.weight: want both or none, of at most %d "
+                    "rows",
+                    1 << 17);
+    return code;
+}
+
 static enum err_code gemma3_parse(const struct weights *w, struct model *m, struct err *err)
 {
     static const struct model_rope_spec ropes[] = {
@@ -39,6 +66,8 @@ static enum err_code gemma3_parse(const struct weights *w, struct model *m, stru
     enum err_code code = model_parse_common(w, m, err);
     if (!code)
         code = gemma3_parse_layers(w, m, err);
+    if (!code && strcmp(m->arch, "gemma-embedding") == 0)
+        code = gemma3_parse_embedding(w, m, err);
     for (size_t i = 0; i < ARRAY_LEN(ropes) && !code; i++)
         code = model_parse_rope(w, m, &ropes[i], err);
     if (!code)
@@ -56,6 +85,8 @@ static const struct tensor_rule gemma3_tensors[] = {
     RULE_MODEL("token_embd.weight", "[V][D]", MATRIX, 0, embed),
     RULE_MODEL("output_norm.weight", "[D]", VECTOR, 0, out_norm),
     RULE_MODEL("output.weight", "[V][D]", MATRIX, TENSOR_FLAG_OPTIONAL, head),
+    RULE_MODEL("dense_2.weight", "[N][D]", MATRIX, TENSOR_FLAG_OPTIONAL, w_dense[0]),
+    RULE_MODEL("dense_3.weight", "[Y][N]", MATRIX, TENSOR_FLAG_OPTIONAL, w_dense[1]),
     RULE_LAYER("attn_norm.weight", "[D]", VECTOR, 0, attn_norm),
     RULE_LAYER("attn_q.weight", "[H*K][D]", MATRIX, 0, wq),
     RULE_LAYER("attn_q_norm.weight", "[K]", VECTOR, 0, q_norm),
@@ -78,6 +109,15 @@ static enum err_code gemma3_more(struct hf *h, struct err *err)
     double size = 0;
     enum err_code code = hf_int(h, "sliding_window_pattern _sliding_window_pattern", 1, 1024,
                                 GEMMA3_PATTERN, &period, err);
+    bool is_two_way;
+    if (!code)
+        code = hf_bool(h, "use_bidirectional_attention", false, &is_two_way, err);
+    if (!code && is_two_way != (strcmp(h->map->arch, "gemma-embedding") == 0))
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "config.json: use_bidirectional_attention does not go with this "
+                       "architecture");
+    if (!code && is_two_way)
+        code = hf_pooling(h, err);
     if (!code)
         code = hf_windows(h, period, err);
     if (!code)
@@ -89,6 +129,8 @@ static enum err_code gemma3_more(struct hf *h, struct err *err)
 }
 
 static const struct hf_name gemma3_names[] = {
+    { "2_Dense.linear.weight", "dense_2.weight", HF_TRANSFORM_NONE },
+    { "3_Dense.linear.weight", "dense_3.weight", HF_TRANSFORM_NONE },
     { "model.norm.weight", "output_norm.weight", HF_TRANSFORM_ADD_ONE },
     { "model.layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", HF_TRANSFORM_ADD_ONE },
     { "model.layers.%d.self_attn.q_norm.weight", "blk.%d.attn_q_norm.weight",
@@ -111,12 +153,18 @@ static const struct hf_map gemma3_hf[] = {
       .has_layer_types = true,
       .tensors = gemma3_names,
       .more = gemma3_more },
+    { .arch = "gemma-embedding",
+      .names = "Gemma3TextModel",
+      .acts = "gelu_pytorch_tanh",
+      .has_layer_types = true,
+      .tensors = gemma3_names,
+      .more = gemma3_more },
     { 0 },
 };
 
 const struct model_family family_gemma3 = {
     .name = "gemma3",
-    .archs = (const char *const[]){ "gemma3", NULL },
+    .archs = (const char *const[]){ "gemma3", "gemma-embedding", NULL },
     .parse = gemma3_parse,
     .tensors = gemma3_tensors,
     .step = block_step_both_norms,

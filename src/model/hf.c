@@ -80,10 +80,10 @@ static const struct hf_name hf_names[] = {
 static const struct {
     const char *prefix, *plain;
 } hf_prefixes[] = {
-    { "model.language_model.", "model." },
-    { "language_model.model.", "model." },
-    { "model.text_model.", "model." },
-    { "language_model.lm_head.", "lm_head." },
+    { "model.language_model.", "model." }, { "language_model.model.", "model." },
+    { "model.text_model.", "model." },     { "language_model.lm_head.", "lm_head." },
+    { "bert.encoder.", "encoder." },       { "bert.embeddings.", "embeddings." },
+    { "roberta.encoder.", "encoder." },    { "roberta.embeddings.", "embeddings." },
 };
 
 /* Towers and heads that text models have not. */

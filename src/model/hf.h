@@ -122,6 +122,10 @@ enum err_code hf_emit(struct hf *h, const struct weights_tensor *t, const char *
 enum err_code hf_emit_vector(struct hf *h, const char *name, const float *v, int64_t n,
                              struct err *err) MUST_CHECK;
 
+/* pooling_type, by the directory's 1_Pooling/config.json where it has modules.json; else nothing. For `more`.
+ * Errors: ERR_UNSUPPORTED - a pooling or a module that is not known. */
+enum err_code hf_pooling(struct hf *h, struct err *err) MUST_CHECK;
+
 /* --- names, read either way (export.c) --- */
 /* The pattern with its %d filled in. */
 void hf_fill(const char *pattern, const int64_t at[2], int n, char out[HF_NAME_MAX]);

@@ -33,6 +33,12 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return l ? l->n_ff : m->n_ff;
     case 'L':
         return m->n_layers;
+    case 'N':
+        return m->n_dense;
+    case 'Y':
+        return m->n_embd;
+    case 'T':
+        return m->n_ctx_train;
     case 'P':
         return m->n_inp;
     case 'C':

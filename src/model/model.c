@@ -169,6 +169,28 @@ enum err_code model_parse_experts(const struct weights *w, struct model *m, stru
     return code;
 }
 
+enum err_code model_parse_two_way(const struct weights *w, struct model *m, struct err *err)
+{
+    /* numbers of the key pooling_type */
+    enum { POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST };
+    char key[128];
+    int64_t kind;
+    enum err_code code =
+        weights_int_or(w, model_key(m, "pooling_type", key), 0, 15, POOLING_MEAN, &kind, err);
+    if (!code && kind > POOLING_LAST)
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "%s: %lld: mean (1), cls (2) and last (3) are known; rerankers with a "
+                       "classifier are not supported",
+                       key, (long long)kind);
+    m->is_two_way = true;
+    m->pooling = kind == POOLING_CLS    ? MODEL_POOLING_CLS
+                 : kind == POOLING_LAST ? MODEL_POOLING_LAST
+                                        : MODEL_POOLING_MEAN;
+    for (int64_t i = 0; i < m->n_layers; i++)
+        m->layers[i].attn.is_two_way = true;
+    return code;
+}
+
 enum err_code model_parse_shared_experts(const struct weights *w, struct model *m, struct err *err)
 {
     char key[128];
@@ -235,8 +257,10 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
         model_free(m);
         return code;
     }
-    if (!m->head)
+    if (!m->head && !m->is_two_way)
         m->head = m->embed; /* tied */
+    if (m->n_embd == 0)
+        m->n_embd = m->width;
     for (int64_t i = 0; i < m->n_layers; i++)
         m->has_group[m->layers[i].group] = true;
     *out = m;
@@ -276,13 +300,14 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         kv = max_i64(kv, (int64_t)l->n_kv_heads * l->head_dim);
         ff = max_i64(ff, l->n_ff);
     }
+    ff = max_i64(ff, m->n_dense);
     int64_t mix = max_i64(r->conv_cols, m->is_q_gated ? 2 * q : 0), att = max_i64(q, values);
     const struct {
         float **out;
         int64_t rows, cols;
     } parts[] = {
         { &s->x, max_rows, m->width },
-        { &s->h, max_rows, m->width },
+        { &s->h, max_rows, max_i64(m->width, m->n_embd) },
         { &s->q, max_rows, q },
         { &s->k, max_rows, kv },
         { &s->v, max_rows, kv },
@@ -299,7 +324,7 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->joint, max_rows, max_i64(2 * r->n_heads, 1) },
         { &s->inp, max_rows, m->n_layers * m->n_inp },
         { &s->inp_mix, max_rows, m->n_layers * m->n_inp },
-        { &s->logits, max_out, m->n_vocab },
+        { &s->logits, max_out, m->is_two_way ? 1 : m->n_vocab },
     };
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)

@@ -20,6 +20,13 @@ enum model_group {
     MODEL_GROUP_COUNT
 };
 
+/* What of a text's hidden states is its embedding. */
+enum model_pooling {
+    MODEL_POOLING_LAST, /* the last row's */
+    MODEL_POOLING_MEAN, /* of all rows, summed by ascending positions */
+    MODEL_POOLING_CLS,  /* the first row's */
+};
+
 /* One layer. Vectors are backend memory; NULL where the family or the file has none. */
 struct model_layer {
     enum model_group group;
@@ -34,8 +41,9 @@ struct model_layer {
     struct weight *wq, *wk, *wv, *wo;        /* [H*K][D] [G*K][D] [G*K][D] [D][H*K] */
     struct weight *w_gate, *w_up, *w_down;   /* [F][D] [F][D] [D][F]; w_gate NULL: act(up) alone */
     /* Layer norms have these; else the norms are root mean squares. */
-    const float *attn_norm_b, *ffn_norm_b; /* [D] */
-    const float *b_up, *b_down;            /* [F] [D] */
+    const float *attn_norm_b, *ffn_norm_b;           /* [D] */
+    const float *attn_post_norm_b, *ffn_post_norm_b; /* [D] */
+    const float *b_up, *b_down;                      /* [F] [D] */
     /* A mixture of experts in place of the ffn. */
     struct weight *router;                          /* [E][D]; NULL = none */
     const float *b_router;                          /* [E] */
@@ -95,12 +103,21 @@ struct model {
     bool is_q_gated; /* wq is [H * (q gate)][D]: heads' outputs are multiplied by sigmoid(gate) */
     enum glu_kind glu;
     struct route route; /* of mixtures of experts */
+    /* Rows see what comes after them: a text is taken whole, in one step, and the model makes embeddings alone. */
+    bool is_two_way;
+    enum model_pooling pooling;
+    int64_t n_embd;  /* of an embedding: D, or what the last of w_dense gives */
+    int64_t n_dense; /* between the two of them; 0 = there are none */
     struct model_tap tap;
     struct model_state state; /* MODEL_GROUP_STATE */
     struct rope ropes[MODEL_ROPES_MAX];
-    struct model_layer *layers;         /* [L] */
-    struct weight *embed;               /* [V][D] */
-    struct weight *head;                /* [V][D]; the same as embed where tied */
+    struct model_layer *layers; /* [L] */
+    struct weight *embed;       /* [V][D] */
+    struct weight *head;        /* [V][D]; the same as embed where tied */
+    struct weight *pos_embed;   /* [n_ctx_train][D], added to the embedding; NULL = none */
+    const float *token_type;    /* [.][D]: the first row is added too */
+    const float *embed_norm, *embed_norm_b; /* [D] of the sum */
+    struct weight *w_dense[2];          /* [n_dense][D] [n_embd][n_dense], of the pooled state */
     int64_t n_inp;                      /* P; 0 = none */
     struct weight *inp_embed;           /* [V][L*P] */
     struct weight *inp_proj;            /* [L*P][D] */
@@ -118,7 +135,7 @@ struct model_scratch {
     int max_rows, max_out;
     size_t bytes;
     float *block; /* one allocation of `bytes` */
-    /* [max_rows][D D H*K G*K G*K H*K F F]; after a step that gave logits h holds what they were made of: [O][D] */
+    /* [max_rows][D D H*K G*K G*K H*K F F]; after a step with output h holds what logits were made of [O][D], or embeddings [O][n_embd] */
     float *x, *h, *q, *k, *v, *att, *gate, *up; /* gate, up: the wider of F and X */
     float *mix; /* [max_rows][.] q and its gate; the convolution's input */
     float *conv, *z, *decay, *beta,
@@ -147,6 +164,8 @@ struct model_step {
     const int32_t *out_rows; /* [n_out] ascending row numbers whose output is wanted */
     int n_out;               /* O, 0..scratch->max_out */
     int n_logits; /* 0..n_out: the first so many get logits, the others end behind the final norm */
+    /* Two-way models: every sequence is whole, from position 0, n_logits is 0, and out_rows are of different sequences: what is
+     * given of each is its embedding. */
     struct kv_layer *kv;           /* [L] */
     struct state_layer *state;     /* [L] those of MODEL_GROUP_STATE are used */
     const struct state_keep *keep; /* NULL: no row is tentative */

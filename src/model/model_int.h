@@ -30,7 +30,7 @@ enum tensor_flags {
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X L P, of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
@@ -58,7 +58,8 @@ const struct model_family *model_family_at(int i);              /* NULL past the
 extern const struct model_family family_llama, family_qwen2, family_gemma3, family_smollm3,
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
     family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35,
-    family_qwen35moe, family_qwen3next, family_gemma4, family_qwen2moe;
+    family_bert, family_nomic_bert, family_qwen35moe, family_qwen3next, family_gemma4,
+    family_qwen2moe;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -142,12 +143,16 @@ enum err_code model_parse_experts(const struct weights *w, struct model *m, stru
  * and the layers at the end that only draft (nextn_predict_layers): they are no part of n_layers then. */
 /* model_parse_experts, and the shared expert's width as every layer's n_ff (expert_shared_feed_forward_length). */
 enum err_code model_parse_shared_experts(const struct weights *w, struct model *m, struct err *err);
+/* Two-way models: attention of all layers, what is pooled (key pooling_type, mean without one). Errors: ERR_UNSUPPORTED - another pooling. */
+enum err_code model_parse_two_way(const struct weights *w, struct model *m, struct err *err);
 enum err_code model_parse_delta(const struct weights *w, struct model *m, struct err *err);
 
 /* The step of hybrids: each layer with attention or a gated delta net, then its feed-forward part. */
 void block_step_hybrid(const struct model *m, struct model_step *st);
 /* The step of the families whose branches have a norm before them and nothing after: llama and its relatives. */
 void block_step_pre_norm(const struct model *m, struct model_step *st);
+/* ... of those whose norms stand behind the sum: bert. */
+void block_step_post_norm(const struct model *m, struct model_step *st);
 /* ... and of those with a norm on both sides. */
 void block_step_both_norms(const struct model *m, struct model_step *st);
 
@@ -191,6 +196,9 @@ enum err_code block_moe_scratch(const struct model *m, int max_rows, struct mode
                                 struct err *err);
 void block_moe_release(struct model_moe *moe);
 
+/* h = the texts' embeddings, of x. */
+void block_pool(const struct model *m, struct model_step *st);
+/* logits or embeddings, whichever the model makes. */
 void block_head(const struct model *m,
                 struct model_step *st); /* logits = head(norm(x)), scaled, softcapped */
 

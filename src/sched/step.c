@@ -47,7 +47,10 @@ static int32_t sched_chunk(const struct sched *s, int32_t n_decode)
  * them takes that one for itself, whatever the cache has dropped by then. */
 static int32_t sched_take_max(const struct sched *s, const struct sched_row *row)
 {
-    int32_t n = sched_pending(row), before_last = row->request->engine.n_prompt - 1 - row->n_fed;
+    int32_t n = sched_pending(row);
+    if (s->engine->info.is_embedder)
+        return n;
+    int32_t before_last = row->request->engine.n_prompt - 1 - row->n_fed;
     if (before_last > 0 && sched_has_sibling_waiting(s, row->request))
         return before_last;
     return n;
@@ -81,6 +84,12 @@ void sched_build_step(struct sched *s)
     int32_t left = sched_chunk(s, s->n_work), n = sched_sort_prompts(s);
     for (int32_t i = 0; i < n && left > 0; i++) {
         int32_t take = sched_take_max(s, s->prompts[i]);
+        if (take > left && s->engine->info.is_embedder) {
+            /* whole or not at all; the most entitled one always fits a step of its own */
+            if (s->n_work > 0 || take > s->engine->info.max_step_rows)
+                continue;
+            left = take;
+        }
         take = take < left ? take : left;
         sched_add_work(s, s->prompts[i], take);
         s->n_step_prompt += take;

@@ -398,6 +398,20 @@ void prepare_room(struct prepared *p, int32_t n)
     p->max_choices = n;
 }
 
+/* Whether the model does what is asked: one that makes embeddings alone writes no answers and scores nothing. */
+static bool prepare_fits_model(const struct prepare_context *ctx, enum prepare_kind kind,
+                               struct api_error *e)
+{
+    static const enum prepare_kind others[] = { PREPARE_EMBEDDINGS, PREPARE_TOKENIZE,
+                                                PREPARE_DETOKENIZE };
+    if (!ctx->model->engine->info.is_embedder)
+        return true;
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (kind == others[i])
+            return true;
+    return api_error_set(e, 400, "unsupported_model", "model", "%s", ENGINE_EMBEDDER_TEXT);
+}
+
 /* A response that is made, or (INPUT_TOKENS) counted. Takes p's place. */
 static struct prepared *prepare_responses_of(const struct prepare_context *ctx,
                                              const struct prepare_input *in,
@@ -438,7 +452,8 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
 {
     struct prepared *p = prepare_new(in->kind);
     struct json_doc doc = { 0 };
-    bool is_fine = prepare_parse(in, &doc, &p->error);
+    bool is_fine =
+        prepare_parse(in, &doc, &p->error) && prepare_fits_model(ctx, in->kind, &p->error);
     int64_t start_us = clock_us();
     if (!is_fine)
         ; /* p->error says why */

@@ -68,6 +68,7 @@ enum glu_kind {
     GLU_KIND_SILU,
     GLU_KIND_GELU_TANH,
     GLU_KIND_SIGMOID,
+    GLU_KIND_GELU_ERF,
     GLU_KIND_SWIGLU_CLAMPED, /* g = min(g, 7), u in [-7, 7]: g sigmoid(1.702 g) (u + 1) */
 };
 
@@ -112,7 +113,18 @@ struct attn_params {
     int32_t window;     /* 0 = full; else key positions in (pos - window, pos] */
     int n_heads;        /* H, a multiple of the layer's G */
     const float *sinks; /* [H] host memory or NULL */
+    /* Rows see the later positions of their sequence's rows too, and a window its (pos - window, pos + window) */
+    bool is_two_way;
 };
+
+/* The first position behind those that the query at pos sees. */
+static inline int32_t attn_end(const struct attn_params *p, const struct seq_view *s, int32_t pos)
+{
+    int32_t all = s->pos0 + s->n_rows;
+    if (!p->is_two_way)
+        return pos + 1;
+    return p->window && p->window < all - pos ? pos + p->window : all;
+}
 
 struct route; /* tensor/route.h */
 struct backend;
@@ -160,7 +172,7 @@ struct backend_ops {
                      const struct seq_view *seqs, int n_seqs);
     /* Page dst becomes a copy of page src: all its positions, unwritten ones included.   0 <= src, dst < kv->n_pages */
     void (*kv_copy_page)(struct backend *be, struct kv_layer *kv, int32_t dst, int32_t src);
-    /* out[t] = attention of q[t] over the positions <= its own that the window keeps.   out, q [T][H*K] */
+    /* out[t] = attention of q[t] over the positions that p lets it see.   out, q [T][H*K] */
     void (*attention)(struct backend *be, struct tensor out, struct tensor q,
                       const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
                       const struct attn_params *p);
@@ -170,7 +182,7 @@ struct backend_ops {
     /* Per row and per group of n columns: y = x * scale / sqrt(sum(x^2) + eps).   cols % n == 0; y may be x */
     void (*l2_norm)(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
                     float scale);
-    /* y = act(y).   kind: SILU, GELU_TANH or SIGMOID */
+    /* y = act(y).   kind: all but SWIGLU_CLAMPED */
     void (*act)(struct backend *be, struct tensor y, enum glu_kind kind);
     /* Per row: y = (x - mean) / sqrt(variance + eps) * w + b.   w, b [cols]; y may be x */
     void (*layer_norm)(struct backend *be, struct tensor y, struct tensor x, const float *w,

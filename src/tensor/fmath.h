@@ -37,6 +37,28 @@
 #define FMATH_GELU_C 0x1.988454p-1f /* sqrt(2 / pi) */
 #define FMATH_GELU_K 0x1.6e4e26p-5f /* 0.044715 */
 
+/* erf of a = |x|, with the sign of x: a < 0.9375: a + a P(z), z = a^2; above: 1 - exp(-Q(a)), a at most 4, where it is 1. Both sides
+ * are within 1e-7 of it (t_fmath.c). */
+#define FMATH_ERF_SPLIT 0.9375f
+#define FMATH_ERF_MAX   4.0f
+#define FMATH_ERF_P6    0x1.5bc248p-14f
+#define FMATH_ERF_P5    -0x1.a9f3a6p-11f
+#define FMATH_ERF_P4    0x1.54c074p-8f
+#define FMATH_ERF_P3    -0x1.b80decp-6f
+#define FMATH_ERF_P2    0x1.ce2e04p-4f
+#define FMATH_ERF_P1    -0x1.812742p-2f
+#define FMATH_ERF_P0    0x1.06eba8p-3f
+#define FMATH_ERF_Q8    -0x1.b15dc2p-20f
+#define FMATH_ERF_Q7    0x1.7e8124p-15f
+#define FMATH_ERF_Q6    -0x1.36d13ep-11f
+#define FMATH_ERF_Q5    0x1.36ad76p-8f
+#define FMATH_ERF_Q4    -0x1.affa0ep-6f
+#define FMATH_ERF_Q3    0x1.c27aacp-4f
+#define FMATH_ERF_Q2    0x1.438cf2p-1f
+#define FMATH_ERF_Q1    0x1.2152b4p+0f
+#define FMATH_ERF_Q0    -0x1.3e6242p-12f
+#define FMATH_SQRT_HALF 0x1.6a09e6p-1f
+
 static inline float fmath_pow2i(int32_t n) /* 2^n, -126 <= n <= 127 */
 {
     uint32_t u = (uint32_t)(n + 127) << 23;
@@ -85,6 +107,33 @@ static inline float fmath_tanh(float x)
     return copysignf(y, x);
 }
 
+static inline float fmath_erf(float x)
+{
+    float a = fabsf(x), y;
+    if (a < FMATH_ERF_SPLIT) {
+        float z = a * a;
+        float p = fmaf(FMATH_ERF_P6, z, FMATH_ERF_P5);
+        p = fmaf(p, z, FMATH_ERF_P4);
+        p = fmaf(p, z, FMATH_ERF_P3);
+        p = fmaf(p, z, FMATH_ERF_P2);
+        p = fmaf(p, z, FMATH_ERF_P1);
+        p = fmaf(p, z, FMATH_ERF_P0);
+        y = fmaf(a, p, a);
+    } else {
+        a = FMATH_ERF_MAX < a ? FMATH_ERF_MAX : a;
+        float q = fmaf(FMATH_ERF_Q8, a, FMATH_ERF_Q7);
+        q = fmaf(q, a, FMATH_ERF_Q6);
+        q = fmaf(q, a, FMATH_ERF_Q5);
+        q = fmaf(q, a, FMATH_ERF_Q4);
+        q = fmaf(q, a, FMATH_ERF_Q3);
+        q = fmaf(q, a, FMATH_ERF_Q2);
+        q = fmaf(q, a, FMATH_ERF_Q1);
+        q = fmaf(q, a, FMATH_ERF_Q0);
+        y = 1.0f - fmath_exp(-q);
+    }
+    return copysignf(y, x);
+}
+
 /* g * sigmoid(g) */
 static inline float fmath_silu(float g)
 {
@@ -101,6 +150,12 @@ static inline float fmath_gelu_tanh(float g)
     float g3 = g * g * g;
     float t = fmath_tanh(FMATH_GELU_C * fmaf(FMATH_GELU_K, g3, g));
     return 0.5f * g * (1.0f + t);
+}
+
+/* gelu as it is defined: 0.5 g (1 + erf(g / sqrt(2))) */
+static inline float fmath_gelu_erf(float g)
+{
+    return 0.5f * g * (1.0f + fmath_erf(FMATH_SQRT_HALF * g));
 }
 
 /* Agarwal et al. 2025 (gpt-oss): a silu with a steeper slope, both sides cut off. A NaN passes. */

@@ -11,6 +11,12 @@
 /* Contiguous [rows][cols] at data. */
 struct tensor tensor_of(float *data, int64_t rows, int64_t cols);
 
+/* Rows [first, first + n). */
+static inline struct tensor tensor_rows(struct tensor t, int64_t first, int64_t n)
+{
+    return (struct tensor){ t.data + first * t.stride, n, t.cols, t.stride };
+}
+
 /* Columns [first, first + n) of every row. */
 struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n);
 

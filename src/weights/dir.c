@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -212,7 +213,11 @@ static enum err_code dir_read(struct weights *w, const char *dir, const struct d
     enum err_code code = ERR_OK;
     buf_init(&path, MEM_CAT_WEIGHTS, DIR_PATH_MAX);
     for (int i = 0; i < l->n && !code; i++) {
+        const char *slash = strchr(l->names[i], '/');
         code = dir_join(&path, dir, l->names[i], err);
+        if (slash) /* of a module */
+            snprintf(w->files[i].prefix, sizeof(w->files[i].prefix), "%.*s.",
+                     (int)(slash - l->names[i]), l->names[i]);
         if (!code)
             code = weights_read_path(w, i, path.data, err);
     }
@@ -221,6 +226,8 @@ static enum err_code dir_read(struct weights *w, const char *dir, const struct d
         code = dir_check_index(w, l, index, err);
     if (!code)
         code = dir_add_metadata(w, err);
+    if (!code)
+        code = dir_modules_add(w, dir, err);
     return code ? err_prefix(err, code, "%s", dir) : ERR_OK;
 }
 
@@ -255,6 +262,23 @@ static struct weights *dir_new(const char *dir, int n, struct err *err)
     return w;
 }
 
+/* The tensor files of a directory's modules stand behind its own. */
+static enum err_code dir_add_modules(const char *dir, struct dir_names *names, struct err *err)
+{
+    struct dir_modules modules;
+    char name[128];
+    enum err_code code = dir_modules_read(dir, &modules, err);
+    for (int i = 0; i < modules.n_dense && !code; i++) {
+        if (names->n == WEIGHTS_FILES_MAX)
+            return err_set(err, ERR_INVALID, "%s: over %d tensor files", dir, WEIGHTS_FILES_MAX);
+        snprintf(name, sizeof(name), "%s/model" DIR_TENSORS, modules.dense[i]);
+        names->names = mem_realloc(MEM_CAT_WEIGHTS, names->names,
+                                   (size_t)(names->n + 1) * sizeof(*names->names));
+        names->names[names->n++] = mem_strdup(MEM_CAT_WEIGHTS, name);
+    }
+    return code;
+}
+
 /* The texts come first because the index says how many files there are: a struct of one file carries them over. */
 static enum err_code dir_open_names(const char *dir, struct dir_names *names, struct weights **out,
                                     struct err *err)
@@ -274,6 +298,8 @@ static enum err_code dir_open_names(const char *dir, struct dir_names *names, st
         err_prefix(err, code, "%s/%s", dir, dir_texts[WEIGHTS_TEXT_INDEX]);
     if (!code && names->n == 0)
         code = dir_list(dir, names, err);
+    if (!code)
+        code = dir_add_modules(dir, names, err);
     if (!code && !(w = dir_new(dir, names->n, err)))
         code = ERR_NOMEM;
     if (!code) {

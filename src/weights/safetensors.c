@@ -110,15 +110,20 @@ static enum err_code safetensors_place(const struct json *v, const struct weight
     return ERR_OK;
 }
 
-static enum err_code safetensors_name(struct weights *w, const struct json_member *m,
-                                      const char **out, struct err *err)
+static enum err_code safetensors_name(struct weights *w, const char *prefix,
+                                      const struct json_member *m, const char **out,
+                                      struct err *err)
 {
-    if (m->key_len == 0 || m->key_len > WEIGHTS_NAME_MAX)
+    char name[2 * WEIGHTS_NAME_MAX];
+    size_t n = strlen(prefix);
+    if (m->key_len == 0 || m->key_len + n > WEIGHTS_NAME_MAX)
         return err_set(err, ERR_INVALID, "a name of %zu bytes, want 1 to %d", m->key_len,
                        WEIGHTS_NAME_MAX);
     if (!meta_name_is_clean(m->key, m->key_len))
         return err_set(err, ERR_INVALID, "control characters in a name");
-    *out = arena_strndup(&w->arena, m->key, m->key_len);
+    memcpy(name, prefix, n);
+    memcpy(name + n, m->key, m->key_len);
+    *out = arena_strndup(&w->arena, name, n + m->key_len);
     return *out ? ERR_OK : err_set(err, ERR_NOMEM, "no memory for a name");
 }
 
@@ -128,7 +133,7 @@ static enum err_code safetensors_tensor(struct weights *w, int file_i, const str
     char quoted[META_QUOTE_MAX];
     struct weights_tensor *t = &w->tensors[w->n_tensors];
     *t = (struct weights_tensor){ .file_i = file_i };
-    enum err_code code = safetensors_name(w, m, &t->name, err);
+    enum err_code code = safetensors_name(w, w->files[file_i].prefix, m, &t->name, err);
     if (!code && m->value.type != JSON_TYPE_OBJECT)
         code = err_set(err, ERR_INVALID, "want an object with dtype, shape and data_offsets");
     if (!code)
@@ -138,7 +143,7 @@ static enum err_code safetensors_tensor(struct weights *w, int file_i, const str
     if (!code)
         code = safetensors_place(json_get(&m->value, "data_offsets"), &w->files[file_i].image,
                                  start, t, err);
-    if (!code && !map_add(&w->names, t->name, m->key_len, w->n_tensors))
+    if (!code && !map_add(&w->names, t->name, strlen(t->name), w->n_tensors))
         code = err_set(err, ERR_INVALID, "is in another file too");
     if (!code)
         w->n_tensors++;

@@ -33,6 +33,8 @@ struct meta_table {
 struct weights_file {
     struct weights_image image; /* name: the path, owned; data: the map's, or borrowed */
     struct file_map map;        /* zeroed for an image in memory */
+    char prefix
+        [64]; /* of its tensors' names, beside what the file says; a directory's modules have one */
     struct meta_table meta;
     int version;
     size_t alignment;
@@ -84,6 +86,19 @@ enum err_code dir_open(const char *path, struct weights **out, struct err *err) 
 enum err_code dir_open_images(const struct weights_image *images, int n,
                               const struct meta_str texts[WEIGHTS_TEXTS], struct weights **out,
                               struct err *err) MUST_CHECK;
+
+/* --- dir_modules.c: sentence-transformers' modules.json --- */
+#define DIR_MODULES_MAX 16
+struct dir_modules {
+    int n_dense;
+    char dense[DIR_MODULES_MAX]
+              [56]; /* [n_dense] folders whose model.safetensors is part of the model */
+};
+/* What modules.json of dir says, if there is one. Errors: ERR_INVALID - no such list. */
+enum err_code dir_modules_read(const char *dir, struct dir_modules *out,
+                               struct err *err) MUST_CHECK;
+/* Metadata: modules.list.N.type, .path; modules.pooling.KEY of the pooling's config.json; modules.dense.N.KEY. */
+enum err_code dir_modules_add(struct weights *w, const char *dir, struct err *err) MUST_CHECK;
 
 /* --- dir_config.c --- */
 /* Every value of a JSON object as metadata: PREFIX.key, PREFIX.key.key, arrays of scalars as arrays, other arrays by index;

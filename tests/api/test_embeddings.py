@@ -3,11 +3,12 @@
 import base64
 import math
 import struct
+import subprocess
 
 import openai
 import pytest
 from fetched import fetched_model
-from serving import PLUMB, Server, request, script, Reply
+from serving import PLUMB, ROOT, Reply, Server, request, script
 
 PATH = "/v1/embeddings"
 
@@ -159,3 +160,60 @@ def test_real_texts_that_mean_the_same_are_near(real):
         return sum(p * q for p, q in zip(x, y))
 
     assert dot(a, b) > dot(a, c)
+
+
+# --- models that read both ways ---
+
+FAMILIES = ROOT / "tests/golden/families"
+BOTH_WAYS = ["bert.gguf", "bert-cls.gguf", "nomic-bert.gguf", "embeddinggemma-dense.gguf"]
+TEXTS = ["a", "some words of a text", "x" * 90, "a text that is longer than a page of the cache, as many are: " * 3, "b"]
+
+
+@pytest.mark.parametrize("model", BOTH_WAYS)
+def test_texts_alone_and_together_have_the_same_bits(model):
+    with Server([PLUMB, "serve", "--model", str(FAMILIES / model), "--port", "0", "--threads", "2"]) as s:
+        together = vectors(embed(s, TEXTS))
+        assert len(together[0]) == (24 if "dense" in model else 32)
+        for text, v in zip(TEXTS, together):
+            assert abs(sum(x * x for x in v) - 1) < 1e-5
+            assert vectors(embed(s, text))[0] == v
+        assert vectors(embed(s, TEXTS[::-1]))[::-1] == together
+
+
+def test_a_model_that_makes_embeddings_alone_writes_no_answers():
+    path = str(FAMILIES / "bert.gguf")
+    said = "it makes embeddings (/v1/embeddings) and writes no answers"
+    with Server([PLUMB, "serve", "--model", path, "--port", "0", "--threads", "1"]) as s:
+        for route, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+                            ("/v1/completions", {"prompt": "hi"}), ("/v1/responses", {"input": "hi"}),
+                            ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}),
+                            ("/v1/rerank", {"query": "a", "documents": ["b"]}), ("/v1/score", {"text_1": "a", "text_2": "b"}),
+                            ("/infill", {"input_prefix": "a", "input_suffix": "b"})):
+            status, value = s.post(route, {"model": "m", **body})
+            assert status == 400 and said in value["error"]["message"], (route, value)
+        status, value = s.post(PATH, {"model": "m", "input": "x" * 600})  # 600 tokens of 512
+        assert status == 400 and value["error"]["code"] == "context_length_exceeded"
+        assert len(embed(s, "x" * 512)["data"]) == 1
+    done = subprocess.run([PLUMB, "run", "--model", path, "--prompt", "hi"], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and said in done.stderr
+
+
+# What transformers (5.24, f32) computes with all-MiniLM-L6-v2: the mean of the last states, of length 1; its first eight numbers, and
+# the cosines between the texts.
+MINILM = {
+    "A cat sits on the mat.": [0.126535, -0.032851, -0.02906, 0.044407, -0.043445, 0.032097, 0.048111, 0.027675],
+    "A kitten lies on a rug.": [0.029578, 0.03633, 0.028114, 0.060318, -0.032422, 0.018764, -0.02047, -0.005479],
+    "Quarterly revenue rose by 3 %.": [0.036728, -0.057628, -0.053234, -0.045306, 0.006663, -0.042489, -0.01145, -0.026998],
+}
+MINILM_COSINES = {(0, 1): 0.559995, (0, 2): -0.008759, (1, 2): -0.03519}
+
+
+def test_minilm_as_transformers_has_it():
+    with Server([PLUMB, "serve", "--model", str(fetched_model("all-minilm-l6-v2")), "--port", "0", "--threads", "2"]) as s:
+        v = vectors(embed(s, list(MINILM)))
+        for got, want in zip(v, MINILM.values()):
+            assert len(got) == 384
+            assert all(abs(a - b) < 1e-4 for a, b in zip(got, want))
+        for (i, k), want in MINILM_COSINES.items():
+            assert abs(sum(a * b for a, b in zip(v[i], v[k])) - want) < 1e-4
+        assert embed(s, "A cat sits on the mat.")["usage"]["prompt_tokens"] == 9

@@ -55,6 +55,29 @@ def test_the_parts_are_joined_and_checked(tool, capfd):
     assert "already there" in capfd.readouterr().err
 
 
+def test_a_model_that_is_a_directory(tool, capfd):
+    files = {"1_Pooling/config.json": b"{}", "config.json": b"{ }", "model.safetensors": b"weights"}
+    digest = hashlib.sha256(b"".join(name.encode() + b"\0" + files[name] for name in sorted(files)))
+    tool.module.MODELS = {"embed": ("A directory", sum(map(len, files.values())), digest.hexdigest(), "plumb-test-embed==1.0", 1,
+                                    r"dir:/model/((?:1_Pooling/)?config\.json|model\.safetensors)$")}
+    info = "plumb_test_embed-1.0.dist-info"
+    with zipfile.ZipFile(tool.wheels / "plumb_test_embed-1.0-py3-none-any.whl", "w") as z:
+        for name, data in files.items():
+            z.writestr("plumb_test_embed/model/" + name, data)
+        z.writestr("plumb_test_embed/model/README.md", "not taken")
+        z.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: plumb-test-embed\nVersion: 1.0\n")
+        z.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr(f"{info}/RECORD", "")
+    for _ in range(2):
+        assert tool("embed") == 0
+    assert "already there" in capfd.readouterr().err
+    folder = tool.models / "embed"
+    assert {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == files
+    (folder / "config.json").write_bytes(b"[]")
+    assert tool("embed") == 0
+    assert (folder / "config.json").read_bytes() == files["config.json"]
+
+
 def test_a_damaged_file_is_replaced(tool):
     for i in (1, 2):
         write_wheel(tool.wheels, i)

@@ -26,6 +26,7 @@ struct attn_case {
     int n_pages; /* 0 = PAGES */
     enum poison
         poison; /* a value that is not finite in the last row's query, or a middle row's key or value */
+    bool is_two_way;
 };
 
 struct side {
@@ -113,7 +114,8 @@ static void run_side(struct side *s, const struct attn_case *k, const struct key
                              .softcap = k->softcap,
                              .window = k->window,
                              .n_heads = k->kv_heads * k->per,
-                             .sinks = k->sinks ? sinks : NULL };
+                             .sinks = k->sinks ? sinks : NULL,
+                             .is_two_way = k->is_two_way };
     ops_begin(s->be, rows);
     ops_kv_store(s->be, &s->kv, tensor_of(nk, rows, cols), tensor_of(nv, rows, cols), views,
                  k->n_seqs);
@@ -170,7 +172,10 @@ static double worst_error(const struct attn_case *k, const struct keys *keys, st
             for (int h = 0; h < k->kv_heads * k->per; h++) {
                 double sum = k->sinks ? exp((double)sinks[h]) : 0, err = 0, size = 0;
                 double acc[BACKEND_HEAD_DIM_MAX] = { 0 };
-                for (int j = first; j <= pos; j++) {
+                int end = pos + 1, all = k->seq[s].pos0 + k->seq[s].n_rows;
+                if (k->is_two_way)
+                    end = k->window && pos + k->window < all ? pos + k->window : all;
+                for (int j = first; j < end; j++) {
                     int64_t at = (int64_t)(j * k->kv_heads + h / k->per) * d;
                     double dot = 0;
                     for (int i = 0; i < d; i++)
@@ -274,45 +279,88 @@ static void check_case(struct check *c, const struct attn_case *k, int number)
 
 static const struct attn_case cases[] = {
     /* decode, short and long (blocks over threads), one and several kv heads */
-    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 0, 1 } }, 0, POISON_NONE },
-    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 63, 1 } }, 0, POISON_NONE },
-    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 64, 1 } }, 0, POISON_NONE },
-    { 1, 4, 256, DTYPE_F16, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE },
-    { 2, 7, 64, DTYPE_F16, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE },
-    { 1, 7, 64, DTYPE_F32, 0, 0, true, 1, { { 1200, 2 } }, 0, POISON_NONE },
+    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 0, 1 } }, 0, POISON_NONE, false },
+    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 63, 1 } }, 0, POISON_NONE, false },
+    { 2, 6, 128, DTYPE_F16, 0, 0, false, 1, { { 64, 1 } }, 0, POISON_NONE, false },
+    { 1, 4, 256, DTYPE_F16, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE, false },
+    { 2, 7, 64, DTYPE_F16, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE, false },
+    { 1, 7, 64, DTYPE_F32, 0, 0, true, 1, { { 1200, 2 } }, 0, POISON_NONE, false },
     /* more blocks than there is room for results: several rounds where threads share few slices */
-    { 3, 8, 256, DTYPE_F16, 0, 0, true, 1, { { 1000, 6 } }, 0, POISON_NONE },
+    { 3, 8, 256, DTYPE_F16, 0, 0, true, 1, { { 1000, 6 } }, 0, POISON_NONE, false },
     /* verification: a few rows at depth, more queries than a pass takes */
-    { 2, 7, 64, DTYPE_BF16, 0, 0, false, 1, { { 700, 5 } }, 0, POISON_NONE },
-    { 3, 1, 128, DTYPE_F32, 0, 0, false, 1, { { 500, 16 } }, 0, POISON_NONE },
-    { 1, 13, 80, DTYPE_F16, 300, 0, false, 1, { { 900, 8 } }, 0, POISON_NONE },
+    { 2, 7, 64, DTYPE_BF16, 0, 0, false, 1, { { 700, 5 } }, 0, POISON_NONE, false },
+    { 3, 1, 128, DTYPE_F32, 0, 0, false, 1, { { 500, 16 } }, 0, POISON_NONE, false },
+    { 1, 13, 80, DTYPE_F16, 300, 0, false, 1, { { 900, 8 } }, 0, POISON_NONE, false },
     /* prefill, whole and in the middle */
-    { 3, 3, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 200 } }, 0, POISON_NONE },
-    { 3, 3, 64, DTYPE_BF16, 0, 0, false, 1, { { 50, 77 } }, 0, POISON_NONE },
-    { 1, 4, 256, DTYPE_F16, 100, 0, false, 1, { { 300, 130 } }, 0, POISON_NONE },
-    { 2, 2, 128, DTYPE_F32, 0, 30, true, 1, { { 10, 65 } }, 0, POISON_NONE },
+    { 3, 3, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 200 } }, 0, POISON_NONE, false },
+    { 3, 3, 64, DTYPE_BF16, 0, 0, false, 1, { { 50, 77 } }, 0, POISON_NONE, false },
+    { 1, 4, 256, DTYPE_F16, 100, 0, false, 1, { { 300, 130 } }, 0, POISON_NONE, false },
+    { 2, 2, 128, DTYPE_F32, 0, 30, true, 1, { { 10, 65 } }, 0, POISON_NONE, false },
     /* windows that cut blocks and drop pages */
-    { 1, 4, 64, DTYPE_F16, 128, 0, false, 1, { { 1000, 1 } }, 0, POISON_NONE },
-    { 1, 4, 64, DTYPE_F16, 1, 0, false, 1, { { 70, 3 } }, 0, POISON_NONE },
-    { 2, 1, 64, DTYPE_BF16, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, 0, POISON_NONE },
+    { 1, 4, 64, DTYPE_F16, 128, 0, false, 1, { { 1000, 1 } }, 0, POISON_NONE, false },
+    { 1, 4, 64, DTYPE_F16, 1, 0, false, 1, { { 70, 3 } }, 0, POISON_NONE, false },
+    { 2, 1, 64, DTYPE_BF16, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, 0, POISON_NONE, false },
     /* several sequences in one step: decode and prefill mixed */
-    { 2, 3, 64, DTYPE_F16, 0, 0, false, 3, { { 333, 1 }, { 0, 40 }, { 129, 5 } }, 0, POISON_NONE },
-    { 1, 1, 80, DTYPE_F16, 0, 0, false, 3, { { 64, 1 }, { 127, 1 }, { 128, 1 } }, 0, POISON_NONE },
+    { 2,
+      3,
+      64,
+      DTYPE_F16,
+      0,
+      0,
+      false,
+      3,
+      { { 333, 1 }, { 0, 40 }, { 129, 5 } },
+      0,
+      POISON_NONE,
+      false },
+    { 1,
+      1,
+      80,
+      DTYPE_F16,
+      0,
+      0,
+      false,
+      3,
+      { { 64, 1 }, { 127, 1 }, { 128, 1 } },
+      0,
+      POISON_NONE,
+      false },
     /* head sizes that are no multiple of a register; many heads on one kv head */
-    { 2, 2, 12, DTYPE_F16, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, 0, POISON_NONE },
-    { 1, 3, 40, DTYPE_BF16, 20, 0, false, 1, { { 100, 7 } }, 0, POISON_NONE },
-    { 1, 50, 32, DTYPE_F16, 0, 0, false, 1, { { 900, 3 } }, 0, POISON_NONE },
+    { 2, 2, 12, DTYPE_F16, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, 0, POISON_NONE, false },
+    { 1, 3, 40, DTYPE_BF16, 20, 0, false, 1, { { 100, 7 } }, 0, POISON_NONE, false },
+    { 1, 50, 32, DTYPE_F16, 0, 0, false, 1, { { 900, 3 } }, 0, POISON_NONE, false },
+    /* both ways: short and long, with windows, several texts, many queries a kv head, and after others' positions */
+    { 2, 1, 32, DTYPE_F16, 0, 0, false, 1, { { 0, 1 } }, 0, POISON_NONE, true },
+    { 2, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 63 } }, 0, POISON_NONE, true },
+    { 3, 1, 32, DTYPE_F32, 0, 0, false, 1, { { 0, 300 } }, 0, POISON_NONE, true },
+    { 1, 3, 256, DTYPE_F16, 40, 0, false, 1, { { 0, 200 } }, 0, POISON_NONE, true },
+    { 1, 3, 64, DTYPE_BF16, 1, 0, false, 1, { { 0, 70 } }, 0, POISON_NONE, true },
+    { 2, 2, 64, DTYPE_F16, 65, 30, true, 1, { { 0, 130 } }, 0, POISON_NONE, true },
+    { 2,
+      3,
+      64,
+      DTYPE_F16,
+      0,
+      0,
+      false,
+      3,
+      { { 0, 64 }, { 0, 1 }, { 0, 129 } },
+      0,
+      POISON_NONE,
+      true },
+    { 1, 50, 32, DTYPE_KV_Q8, 90, 0, false, 2, { { 0, 100 }, { 70, 30 } }, 0, POISON_NONE, true },
+    { 2, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 0, 75 } }, 0, POISON_QUERY, true },
     /* a query that is not finite fails its row alone */
-    { 2, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_QUERY },
-    { 1, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_QUERY },
+    { 2, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_QUERY, false },
+    { 1, 2, 64, DTYPE_F16, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_QUERY, false },
     /* quantised caches: decode over one and several threads, prefill, windows, several sequences, short last groups */
-    { 2, 6, 128, DTYPE_KV_Q8, 0, 0, false, 1, { { 63, 1 } }, 0, POISON_NONE },
-    { 2, 6, 128, DTYPE_KV_Q4, 0, 0, false, 1, { { 64, 1 } }, 0, POISON_NONE },
-    { 2, 7, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE },
-    { 1, 4, 256, DTYPE_KV_Q4, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE },
-    { 3, 3, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 50, 177 } }, 0, POISON_NONE },
-    { 1, 4, 256, DTYPE_KV_Q4, 100, 0, false, 1, { { 300, 130 } }, 0, POISON_NONE },
-    { 2, 1, 64, DTYPE_KV_Q4, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, 0, POISON_NONE },
+    { 2, 6, 128, DTYPE_KV_Q8, 0, 0, false, 1, { { 63, 1 } }, 0, POISON_NONE, false },
+    { 2, 6, 128, DTYPE_KV_Q4, 0, 0, false, 1, { { 64, 1 } }, 0, POISON_NONE, false },
+    { 2, 7, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 1999, 1 } }, 0, POISON_NONE, false },
+    { 1, 4, 256, DTYPE_KV_Q4, 0, 0, false, 1, { { 1500, 1 } }, 0, POISON_NONE, false },
+    { 3, 3, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 50, 177 } }, 0, POISON_NONE, false },
+    { 1, 4, 256, DTYPE_KV_Q4, 100, 0, false, 1, { { 300, 130 } }, 0, POISON_NONE, false },
+    { 2, 1, 64, DTYPE_KV_Q4, 700, 50, true, 2, { { 1500, 4 }, { 3, 9 } }, 0, POISON_NONE, false },
     { 2,
       3,
       64,
@@ -323,7 +371,8 @@ static const struct attn_case cases[] = {
       3,
       { { 333, 1 }, { 0, 40 }, { 129, 5 } },
       0,
-      POISON_NONE },
+      POISON_NONE,
+      false },
     { 1,
       2,
       80,
@@ -334,16 +383,17 @@ static const struct attn_case cases[] = {
       3,
       { { 64, 1 }, { 127, 1 }, { 128, 1 } },
       0,
-      POISON_NONE },
-    { 1, 2, 80, DTYPE_KV_Q4, 0, 0, false, 2, { { 64, 1 }, { 127, 9 } }, 0, POISON_NONE },
-    { 2, 2, 12, DTYPE_KV_Q4, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, 0, POISON_NONE },
-    { 1, 3, 97, DTYPE_KV_Q8, 20, 0, false, 1, { { 100, 7 } }, 0, POISON_NONE },
-    { 1, 3, 97, DTYPE_KV_Q4, 0, 0, false, 1, { { 60, 7 } }, 0, POISON_NONE },
-    { 2, 2, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_QUERY },
-    { 2, 2, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_KEY },
-    { 2, 2, 80, DTYPE_KV_Q4, 0, 0, false, 1, { { 0, 70 } }, 0, POISON_VALUE },
-    { 1, 2, 96, DTYPE_KV_Q4, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_KEY },
-    { 1, 2, 96, DTYPE_KV_Q8, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_VALUE },
+      POISON_NONE,
+      false },
+    { 1, 2, 80, DTYPE_KV_Q4, 0, 0, false, 2, { { 64, 1 }, { 127, 9 } }, 0, POISON_NONE, false },
+    { 2, 2, 12, DTYPE_KV_Q4, 0, 0, false, 2, { { 30, 4 }, { 0, 3 } }, 0, POISON_NONE, false },
+    { 1, 3, 97, DTYPE_KV_Q8, 20, 0, false, 1, { { 100, 7 } }, 0, POISON_NONE, false },
+    { 1, 3, 97, DTYPE_KV_Q4, 0, 0, false, 1, { { 60, 7 } }, 0, POISON_NONE, false },
+    { 2, 2, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_QUERY, false },
+    { 2, 2, 64, DTYPE_KV_Q8, 0, 0, false, 1, { { 70, 5 } }, 0, POISON_KEY, false },
+    { 2, 2, 80, DTYPE_KV_Q4, 0, 0, false, 1, { { 0, 70 } }, 0, POISON_VALUE, false },
+    { 1, 2, 96, DTYPE_KV_Q4, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_KEY, false },
+    { 1, 2, 96, DTYPE_KV_Q8, 0, 0, false, 1, { { 1400, 1 } }, 0, POISON_VALUE, false },
 };
 
 /* Page 2 becomes page 5 and no other byte of the slab changes; a page onto itself changes nothing. */

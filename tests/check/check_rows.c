@@ -56,6 +56,8 @@ static const char *const op_names[] = { "add",
                                         "layer_norm in place",
                                         "scatter_add",
                                         "copy",
+                                        "act_gelu_erf",
+                                        "gelu_erf",
                                         "gate_rows" };
 
 /* Every third row of y stays; the last one is written first. */
@@ -129,6 +131,12 @@ static void run_op(struct backend *be, int op, struct tensor y, const struct buf
         break;
     case 18:
         ops_copy(be, y, s->b.t);
+        break;
+    case 19:
+        ops_act(be, y, GLU_KIND_GELU_ERF);
+        break;
+    case 20:
+        ops_glu(be, y, s->a.t, s->b.t, GLU_KIND_GELU_ERF);
         break;
     default:
         ops_gate_rows(be, y, tensor_cols(s->b.t, n / 2, 1));

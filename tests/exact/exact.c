@@ -139,6 +139,15 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
     return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
 }
 
+static bool is_embedder; /* the model at hand makes embeddings alone */
+
+/* A text is not cut, and nothing of it is kept. */
+static bool is_for_texts(const struct scenario *s)
+{
+    return (s->schedule == SCHEDULE_ALONE && s->chunk == 0) || s->schedule == SCHEDULE_MIXED ||
+           s->schedule == SCHEDULE_PREEMPTED;
+}
+
 /* --- requests --- */
 
 #define ANSWER_MAX 4096
@@ -185,6 +194,19 @@ static void request_guide(struct exact_request *r)
                                              .n_close_ids = 2,
                                              .forced = { 7, 7, 9 },
                                              .n_forced = 3 };
+}
+
+/* Texts of a model that makes embeddings alone: of one token, and on both sides of a page's border. */
+static int requests_embed(struct exact_request *r, const struct exact_model *m, int32_t n_vocab)
+{
+    static const int32_t lengths[] = { 1, 9, 63, 64, 65, 90 };
+    for (int i = 0; i < (int)ARRAY_LEN(lengths); i++) {
+        request_init(&r[i], "text", m, n_vocab, i);
+        r[i].engine.n_prompt = lengths[i];
+        r[i].engine.max_tokens = 0;
+        r[i].engine.hidden = r[i].hidden;
+    }
+    return (int)ARRAY_LEN(lengths);
 }
 
 static int requests_init(struct exact_request *r, const struct exact_model *m, int32_t n_vocab)
@@ -319,7 +341,9 @@ static void run_scenario(struct lab *lab, const struct exact_model *m, const str
     struct buf records[EXACT_REQUESTS_MAX];
     int32_t ids[EXACT_ANSWER_MAX];
     struct err err;
-    int n = n_requests_of(m, c, requests_init(requests, m, lab->n_vocab));
+    int n = lab->engine->info.is_embedder
+                ? requests_embed(requests, m, lab->n_vocab)
+                : n_requests_of(m, c, requests_init(requests, m, lab->n_vocab));
     for (int i = 0; i < n; i++)
         buf_init(&records[i], MEM_CAT_BASE, (size_t)1 << 22);
     if (scenario_run(lab, s, requests, n, records, &err)) {
@@ -417,14 +441,15 @@ static void run_config(const struct exact_model *m, const char *path, const stru
         fail(m->name, c->name, "load", err.text);
         return;
     }
-    if (is_base) {
+    is_embedder = lab.engine->info.is_embedder;
+    if (is_base && !is_embedder) {
         struct exact_request req;
         request_init(&req, "greedy", m, lab.n_vocab, 0);
         if (answer_compute(&lab, &req, &err))
             fail(m->name, c->name, "greedy", err.text);
     }
     for (size_t s = 0; s < ARRAY_LEN(scenarios) && !is_writing; s++)
-        if (is_wanted(m, c, &scenarios[s]))
+        if (is_wanted(m, c, &scenarios[s]) && (!is_embedder || is_for_texts(&scenarios[s])))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
     /* Forced ids, which come with every configuration, are guesses that are right. */
     bool must_accept = c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM;
@@ -498,7 +523,10 @@ static void run_model(const struct exact_model *m)
             run_config(m, path, &configs[c], false);
     if (m->has_caches && !is_writing)
         run_caches(m, path);
-    if (m->is_family)
+    if (m->is_family && is_embedder)
+        printf("family %s: batch %d of %d, mask %d of %d\n", m->name, columns[COLUMN_BATCH].n_equal,
+               columns[COLUMN_BATCH].n, columns[COLUMN_MASK].n_equal, columns[COLUMN_MASK].n);
+    else if (m->is_family)
         printf("family %s: chunk %d of %d, batch %d of %d, mask %d of %d\n", m->name,
                columns[COLUMN_CHUNK].n_equal, columns[COLUMN_CHUNK].n,
                columns[COLUMN_BATCH].n_equal, columns[COLUMN_BATCH].n, columns[COLUMN_MASK].n_equal,

@@ -340,9 +340,12 @@ static enum err_code mixed_join(struct mixed *m, struct err *err)
     uint32_t dice = mixed_random(m, 200);
     if (!code && !stranger->is_open && dice % 3 == 0) {
         m->stranger = m->requests[dice % (uint32_t)m->n];
-        request_make_leader(&m->stranger.engine);
-        m->stranger.engine.prompt += 3;
-        m->stranger.engine.n_prompt -= 3;
+        m->stranger.engine.hidden = m->stranger.hidden; /* of a model that makes embeddings alone */
+        if (!m->lab->engine->info.is_embedder) {
+            request_make_leader(&m->stranger.engine);
+            m->stranger.engine.prompt += 3;
+            m->stranger.engine.n_prompt -= 3;
+        }
         code = row_grow(m->lab, stranger, row_open(m->lab, &m->stranger, stranger, err), err);
     } else if (stranger->is_open && dice % 11 == 0) {
         row_close(m->lab, stranger);
@@ -361,6 +364,10 @@ static int32_t mixed_plan(const struct mixed *m, struct engine_work *work, int *
         if (!row->is_open || room == 0 || mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
             continue;
         int32_t take = 1 + (int32_t)(mixed_random(m, 500 + (uint32_t)i) % 40);
+        if (m->lab->engine->info.is_embedder) /* a text is one step */
+            take = row->pending;
+        if (take > room && m->lab->engine->info.is_embedder)
+            continue;
         take = take < row->pending ? take : row->pending;
         take = take < room ? take : room;
         room -= take;

@@ -63,7 +63,10 @@ static void tap(void *ctx, int layer_i, struct tensor x)
         return;
     lab->n_taps++;
     for (size_t i = 0; i < rows->n; i++) {
-        const float *at = x.data + (int64_t)number(&rows->items[i]) * x.stride;
+        int64_t row = (int64_t)number(&rows->items[i]);
+        if (row >= x.rows) /* the last layer of a model whose first row is all that counts */
+            continue;
+        const float *at = x.data + row * x.stride;
         lab->layers = fmax(lab->layers, row_error(&layers->items[layer_i].items[i], at, x.cols));
     }
 }
@@ -177,6 +180,28 @@ static enum err_code lab_run(struct family_lab *lab, struct err *err)
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
+/* The text's embedding, beside which no logits are. */
+static enum err_code lab_embed(struct family_lab *lab, struct err *err)
+{
+    int32_t ids[ROWS_MAX];
+    const struct json *want = json_get(&lab->doc.root, "embedding");
+    int n = read_ids(json_get(&lab->doc.root, "prompt"), ids, 0);
+    struct runner_item item = {
+        .ids = ids, .n = n, .n_out = 1, .wants_hidden = true, .has_no_head = true
+    };
+    enum err_code code = runner_open(lab->runner, &item.seq, err);
+    if (!code)
+        code = runner_reserve(lab->runner, item.seq, n, err);
+    if (!code)
+        code = runner_step(lab->runner, &item, 1, err);
+    if (code)
+        return code;
+    lab->logits = row_error(want, item.hidden, lab->model->n_embd);
+    buf_reset(&lab->bits);
+    buf_add(&lab->bits, (const char *)item.hidden, (size_t)lab->model->n_embd * sizeof(float));
+    return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
+}
+
 static bool lab_is_good(const struct family_lab *lab)
 {
     size_t n_layers = lab->has_golden ? json_get(&lab->doc.root, "layers")->n : 0;
@@ -192,7 +217,7 @@ static enum err_code lab_form(struct family_lab *lab, const char *path, struct e
     lab->n_taps = lab->n_equal = lab->n_greedy = 0;
     enum err_code code = lab_open(lab, path, err);
     if (!code)
-        code = lab_run(lab, err);
+        code = lab->model->is_two_way ? lab_embed(lab, err) : lab_run(lab, err);
     lab->n_layers = lab->model ? lab->model->n_layers : 0;
     lab_close(lab);
     return code;
@@ -231,7 +256,9 @@ static bool check_family(const char *name)
     } else {
         is_good = lab_is_good(&lab) && (!has_dir || is_same);
         printf("%sfamily %s: ", is_good ? "" : "FAIL: ", name);
-        if (lab.has_golden)
+        if (lab.has_golden && json_get(&lab.doc.root, "embedding"))
+            printf("layers %.1e, embedding %.1e, ", lab.layers, lab.logits);
+        else if (lab.has_golden)
             printf("layers %.1e, logits %.1e, greedy %d of %d, ", lab.layers, lab.logits,
                    lab.n_equal, lab.n_greedy);
         printf("directory %s\n", !has_dir ? "none" : is_same ? "the same bits" : "other bits");

@@ -83,6 +83,23 @@ static void tanh_is_within_2_ulp(void **state)
     assert_true(isnan(fmath_tanh(NAN)));
 }
 
+static void erf_is_within_1e_7(void **state)
+{
+    (void)state;
+    double worst_abs = 0;
+    for (float x = -6; x < 6; x += 0x1p-13f) {
+        double e = fabs((double)fmath_erf(x) - (double)erfl((long double)x));
+        worst_abs = e > worst_abs ? e : worst_abs;
+    }
+    print_message("erf %.2e\n", worst_abs);
+    assert_true(worst_abs <= 1e-7);
+    assert_true(worst(fmath_erf, erfl, 1e-30f, 0.9f, 1) <= 2.0);
+    assert_true(fmath_erf(INFINITY) == 1.0f && fmath_erf(-INFINITY) == -1.0f);
+    assert_true(fmath_erf(5.0f) == 1.0f && fmath_erf(FLT_MAX) == 1.0f);
+    assert_true(fmath_erf(0.0f) == 0.0f && signbit(fmath_erf(-0.0f)));
+    assert_true(isnan(fmath_erf(NAN)));
+}
+
 static void log_is_within_2_ulp(void **state)
 {
     (void)state;
@@ -144,6 +161,7 @@ int main(void)
         cmocka_unit_test(exp_is_within_2_ulp),
         cmocka_unit_test(exp_has_its_special_values),
         cmocka_unit_test(tanh_is_within_2_ulp),
+        cmocka_unit_test(erf_is_within_1e_7),
         cmocka_unit_test(log_is_within_2_ulp),
         cmocka_unit_test(softplus_and_sigmoid_are_within_6_ulp),
         cmocka_unit_test(sincos_of_rope_angles_is_within_0_51_ulp),

@@ -72,6 +72,10 @@ static void a_name_is_in_the_cache_and_a_slash_makes_a_path(void **state)
     assert_path(NULL, "smollm2", NULL);
     assert_path(NULL, "Makefile", "Makefile"); /* a file of the working directory */
     unlink(good);
+    snprintf(good, sizeof(good), "%s/minilm", path); /* a model may be a directory */
+    assert_int_equal(mkdir(good, 0700), 0);
+    assert_path(dir, "minilm", good);
+    rmdir(good);
     rmdir(path);
     *strrchr(path, '/') = '\0';
     rmdir(path);

@@ -28,7 +28,7 @@ struct attn_scratch {
     bool bad[SLICE]; /* a score was not finite */
     /* the queries of the slice at hand, and the range of the block that each looks at */
     const float *q[SLICE];
-    int32_t pos[SLICE];
+    int32_t pos[SLICE], end[SLICE]; /* positions; behind the last key */
     int j0[SLICE], j1[SLICE];
 };
 
@@ -114,7 +114,7 @@ static int32_t slice_first_block(const struct attn_job *j, const struct slice *s
 
 static int32_t slice_end_block(const struct attn_job *j, const struct slice *s)
 {
-    return query_pos(j, s, s->q1 - 1) / P + 1;
+    return (attn_end(j->p, s->seq, query_pos(j, s, s->q1 - 1)) - 1) / P + 1;
 }
 
 static int64_t slices_of_head(const struct attn_job *j, const struct seq_view *seq)
@@ -152,6 +152,7 @@ static void scratch_enter(const struct attn_job *j, struct attn_scratch *x, cons
     for (int i = 0; i < s->q1 - s->q0; i++) {
         int q = s->q0 + i;
         x->pos[i] = query_pos(j, s, q);
+        x->end[i] = attn_end(j->p, s->seq, x->pos[i]);
         x->q[i] = j->q.data + query_row(j, s, q) * j->q.stride +
                   (int64_t)query_head(j, s, q) * j->kv->head_dim;
     }
@@ -192,7 +193,7 @@ static struct queries block_ranges(const struct attn_job *j, struct attn_scratch
 {
     struct queries r = { n, 0 };
     for (int i = 0; i < n; i++) {
-        int32_t lo = first_key(j, x->pos[i]) - b * P, hi = x->pos[i] + 1 - b * P;
+        int32_t lo = first_key(j, x->pos[i]) - b * P, hi = x->end[i] - b * P;
         x->j0[i] = lo > 0 ? lo : 0;
         x->j1[i] = hi < P ? hi : P;
         if (x->j0[i] >= x->j1[i])

@@ -290,6 +290,8 @@ static void rows_glu(float *y, const float *g, const float *u, int64_t n, enum g
         ROWS_MAP(n, y, g, u, nv_mul(nv_sigmoid(a), b));
     else if (kind == GLU_KIND_SWIGLU_CLAMPED)
         ROWS_MAP(n, y, g, u, nv_swiglu_clamped(a, b));
+    else if (kind == GLU_KIND_GELU_ERF)
+        ROWS_MAP(n, y, g, u, nv_mul(nv_gelu_erf(a), b));
     else
         ROWS_MAP(n, y, g, u, nv_mul(nv_gelu_tanh(a), b));
 }
@@ -300,6 +302,8 @@ static void rows_act(float *y, int64_t n, enum glu_kind kind)
         ROWS_MAP(n, y, y, y, nv_silu(a));
     else if (kind == GLU_KIND_SIGMOID)
         ROWS_MAP(n, y, y, y, nv_sigmoid(a));
+    else if (kind == GLU_KIND_GELU_ERF)
+        ROWS_MAP(n, y, y, y, nv_gelu_erf(a));
     else
         ROWS_MAP(n, y, y, y, nv_gelu_tanh(a));
 }

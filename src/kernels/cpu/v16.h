@@ -420,6 +420,28 @@ V_INLINE nv nv_tanh(nv x)
     return nv_copysign(nv_select_lt(a, nv_set1(FMATH_TANH_SPLIT), low, high), x);
 }
 
+V_INLINE nv nv_erf(nv x)
+{
+    nv a = nv_abs(x), z = nv_mul(a, a), m = nv_min(nv_set1(FMATH_ERF_MAX), a); /* a NaN passes */
+    nv p = nv_fma(nv_set1(FMATH_ERF_P6), z, nv_set1(FMATH_ERF_P5));
+    p = nv_fma(p, z, nv_set1(FMATH_ERF_P4));
+    p = nv_fma(p, z, nv_set1(FMATH_ERF_P3));
+    p = nv_fma(p, z, nv_set1(FMATH_ERF_P2));
+    p = nv_fma(p, z, nv_set1(FMATH_ERF_P1));
+    p = nv_fma(p, z, nv_set1(FMATH_ERF_P0));
+    nv low = nv_fma(a, p, a);
+    nv q = nv_fma(nv_set1(FMATH_ERF_Q8), m, nv_set1(FMATH_ERF_Q7));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q6));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q5));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q4));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q3));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q2));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q1));
+    q = nv_fma(q, m, nv_set1(FMATH_ERF_Q0));
+    nv high = nv_sub(nv_set1(1.0f), nv_exp(nv_neg(q)));
+    return nv_copysign(nv_select_lt(a, nv_set1(FMATH_ERF_SPLIT), low, high), x);
+}
+
 V_INLINE nv nv_silu(nv g)
 {
     return nv_div(g, nv_add(nv_set1(1.0f), nv_exp(nv_neg(g))));
@@ -435,6 +457,12 @@ V_INLINE nv nv_gelu_tanh(nv g)
 {
     nv g3 = nv_mul(nv_mul(g, g), g);
     nv t = nv_tanh(nv_mul(nv_set1(FMATH_GELU_C), nv_fma(nv_set1(FMATH_GELU_K), g3, g)));
+    return nv_mul(nv_mul(nv_set1(0.5f), g), nv_add(nv_set1(1.0f), t));
+}
+
+V_INLINE nv nv_gelu_erf(nv g)
+{
+    nv t = nv_erf(nv_mul(nv_set1(FMATH_SQRT_HALF), g));
     return nv_mul(nv_mul(nv_set1(0.5f), g), nv_add(nv_set1(1.0f), t));
 }
 

@@ -180,10 +180,11 @@ static bool attend(float *out, const float *q, int h, const struct kv_layer *kv,
         r.l = 1;
     }
     int32_t first = p->window && pos >= p->window ? pos - p->window + 1 : 0;
+    int32_t end = attn_end(p, seq, pos);
     bool ok = true;
-    for (int32_t b = first / P * P; b <= pos && ok; b += P) {
+    for (int32_t b = first / P * P; b < end && ok; b += P) {
         int j0 = first > b ? first - b : 0;
-        int j1 = pos - b + 1 < P ? pos - b + 1 : P;
+        int j1 = end - b < P ? end - b : P;
         float score[P];
         ok = block_scores(q, kv, page_part(kv, seq, b, g, 0), j0, j1, p, score);
         if (ok)

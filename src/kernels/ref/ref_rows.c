@@ -93,6 +93,8 @@ static float glu_one(float g, float u, enum glu_kind kind)
         return fmath_gelu_tanh(g) * u;
     case GLU_KIND_SIGMOID:
         return fmath_sigmoid(g) * u;
+    case GLU_KIND_GELU_ERF:
+        return fmath_gelu_erf(g) * u;
     default:
         return fmath_swiglu_clamped(g, u);
     }
@@ -114,6 +116,7 @@ void ref_act(struct backend *be, struct tensor y, enum glu_kind kind)
             float *v = &y.data[t * y.stride + i];
             *v = kind == GLU_KIND_SILU        ? fmath_silu(*v)
                  : kind == GLU_KIND_GELU_TANH ? fmath_gelu_tanh(*v)
+                 : kind == GLU_KIND_GELU_ERF  ? fmath_gelu_erf(*v)
                                               : fmath_sigmoid(*v);
         }
 }

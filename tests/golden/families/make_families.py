@@ -61,6 +61,10 @@ def prompt_of(case):
     return [(i * 7919 + i * i * 31 + case.seed * 101) % (V * 9 // 10) for i in range(case.n_prompt)]
 
 
+def digits(seen, rows):
+    return [[[float(f"{v:.7g}") for v in h[0, r].tolist()] for r in rows] for h in seen]
+
+
 def run(model, case):
     model.eval()
     layers = case.layers(model) if case.layers else model.model.layers
@@ -70,6 +74,13 @@ def run(model, case):
     ids = prompt_of(case)
     rows = [0, len(ids) // 2, len(ids) - 1]
     greedy, gaps = [], []
+    if case.embed:
+        with torch.inference_mode():
+            embedding = case.embed(model, torch.tensor([ids]))
+        for h in hooks:
+            h.remove()
+        return {"prompt": ids, "rows": rows, "layers": digits(seen, rows),
+                "embedding": [float(f"{v:.7g}") for v in embedding[0].tolist()]}
     with torch.inference_mode():
         out = model(torch.tensor([ids]), use_cache=False)
         for h in hooks:
@@ -77,7 +88,7 @@ def run(model, case):
         golden = {
             "prompt": ids,
             "rows": rows,
-            "layers": [[[float(f"{v:.7g}") for v in h[0, r].tolist()] for r in rows] for h in seen],
+            "layers": digits(seen, rows),
             "logits": [[float(f"{v:.7g}") for v in out.logits[0, r].tolist()] for r in rows],
         }
         text = list(ids)
@@ -128,7 +139,7 @@ def convert(folder, arch, out, is_quantised):
     cls = type(cls.__name__, (cls,), {"set_vocab": write_vocab, "model_arch": cls.model_arch, "no_mtp": True})
     with torch.inference_mode():
         kind = gguf.LlamaFileType.MOSTLY_Q8_0 if is_quantised else gguf.LlamaFileType.MOSTLY_F16
-        cls(folder, kind, out, model_name=f"tiny {out.stem}").write()
+        cls(folder, kind, out, model_name=f"tiny {out.stem}", sentence_transformers_dense_modules=True).write()
 
 
 def make(case):
@@ -146,7 +157,7 @@ def make(case):
         model.save_pretrained(folder)
         arch = json.loads((folder / "config.json").read_text())["architectures"][0]
         # the converter of Gemma 3 counts its tokens
-        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": dict.fromkeys(range(V))}, "added_tokens": []}))
+        (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": dict.fromkeys(range(V))}, "added_tokens": []}))
         out = HERE / f"{case.name}.gguf"
         arch = case.publish(folder) if case.publish else arch
         if not case.is_quantised:
@@ -157,6 +168,9 @@ def make(case):
         return
     golden = run(model, case)
     (HERE / f"{case.name}.json").write_text(json.dumps(golden) + "\n")
+    if case.embed:
+        print(f"{case.name}: {out.stat().st_size} bytes, an embedding of {len(golden['embedding'])} numbers")
+        return
     print(f"{case.name}: {out.stat().st_size} bytes, smallest gap {min(golden['gaps'])}, "
           f"{len(set(golden['greedy']))} different ids")
 
