@@ -216,7 +216,7 @@ enum err_code journal_file_set_aside(const char *dir, const char *name, struct e
 /* --- sweeping --- */
 
 struct journal_found {
-    char path[JOURNAL_PATH_BYTES];
+    char file[JOURNAL_NAME_BYTES + sizeof(JOURNAL_BAD_SUFFIX)];
     int64_t bytes, mtime_s;
 };
 
@@ -249,10 +249,12 @@ static int journal_found_compare(const void *a, const void *b)
 }
 
 /* One file of the directory: dropped if it is old; else counted, and noted in found[*n]. */
-static void journal_meet(const char *path, int64_t ttl_s, struct journal_found **found, int *n,
-                         struct journal_census *out)
+static void journal_meet(const char *dir, const char *file, int64_t ttl_s,
+                         struct journal_found **found, int *n, struct journal_census *out)
 {
+    char path[JOURNAL_PATH_BYTES];
     struct stat st;
+    journal_path(dir, file, "", path);
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
         (journal_is_old(&st, ttl_s) && journal_drop(path)))
         return;
@@ -261,7 +263,7 @@ static void journal_meet(const char *path, int64_t ttl_s, struct journal_found *
     if (*n == JOURNAL_FOUND_MAX)
         return;
     struct journal_found *f = found[(*n)++] = mem_alloc(MEM_CAT_SERVER, sizeof(*f));
-    memcpy(f->path, path, strlen(path) + 1); /* it fits: journal_file_sweep has asked */
+    memcpy(f->file, file, strlen(file) + 1); /* journal_is_ours: it fits */
     f->bytes = st.st_size;
     f->mtime_s = st.st_mtime;
 }
@@ -269,7 +271,7 @@ static void journal_meet(const char *path, int64_t ttl_s, struct journal_found *
 void journal_file_sweep(const char *dir, int64_t ttl_s, int64_t max_bytes,
                         struct journal_census *out)
 {
-    char path[JOURNAL_PATH_BYTES], file[JOURNAL_PATH_BYTES + 64];
+    char path[JOURNAL_PATH_BYTES];
     int n = 0;
     *out = (struct journal_census){ 0 };
     journal_path(dir, NULL, "", path);
@@ -278,16 +280,14 @@ void journal_file_sweep(const char *dir, int64_t ttl_s, int64_t max_bytes,
         return;
     struct journal_found **found = mem_alloc(MEM_CAT_SERVER, sizeof(*found) * JOURNAL_FOUND_MAX);
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (!journal_is_ours(e->d_name))
-            continue;
-        int len = snprintf(file, sizeof(file), "%s/%s", path, e->d_name);
-        if (len > 0 && len < JOURNAL_PATH_BYTES)
-            journal_meet(file, ttl_s, found, &n, out);
+        if (journal_is_ours(e->d_name))
+            journal_meet(dir, e->d_name, ttl_s, found, &n, out);
     }
     closedir(d);
     qsort(found, (size_t)n, sizeof(*found), journal_found_compare);
     for (int i = 0; i < n; i++) {
-        if (out->bytes > max_bytes && journal_drop(found[i]->path)) {
+        journal_path(dir, found[i]->file, "", path);
+        if (out->bytes > max_bytes && journal_drop(path)) {
             out->bytes -= found[i]->bytes;
             out->records--;
         }
