@@ -27,6 +27,7 @@ def user(text):
 REQUESTS = {
     "chat": (CHAT, {"messages": user("!count 40"), "stream": True, "stream_options": {"include_usage": True}}),
     "logprobs": (CHAT, {"messages": user("!count 33"), "stream": True, "logprobs": True, "top_logprobs": 3}),
+    "ids": (CHAT, {"messages": user("!count 35"), "stream": True, "return_token_ids": True, "max_tokens": 33}),
     "stop": (CHAT, {"messages": user("!say one two three four five six seven stoop stop eight"), "stream": True, "stop": ["stop"]}),
     "utf8": (CHAT, {"messages": user("!hex " + "c3a9 e282ac f09f9880 61 ff " * 8), "stream": True}),
     "length": (CHAT, {"messages": user("!forever"), "stream": True, "max_tokens": 35}),
