@@ -202,6 +202,19 @@ static int32_t engine_model_share(struct engine *e, row_id id, row_id from_id)
     return row->n_fed;
 }
 
+/* What is told is about the prompt, though an answer that is resumed finds what it had emitted, too. */
+static int32_t row_reuse_told(struct engine_model *em, struct row *row)
+{
+    struct engine_miss *m = row->miss;
+    int32_t n = runner_reuse_told(em->runner, row->seq, row->salt, row->ids, row->n_ids, m);
+    int32_t left = row->n_prompt - (m->n_found < row->n_prompt ? m->n_found : row->n_prompt);
+    m->n_given_up = m->n_given_up < left ? m->n_given_up : left;
+    m->n_found = row->n_prompt - left;
+    m->n_reused = n < row->n_prompt ? n : row->n_prompt;
+    m->n_disk = m->n_disk < m->n_reused ? m->n_disk : m->n_reused;
+    return n;
+}
+
 static int32_t engine_model_reuse(struct engine *e, row_id id)
 {
     struct engine_model *em = engine_model_of(e);
@@ -215,10 +228,9 @@ static int32_t engine_model_reuse(struct engine *e, row_id id)
         return 0;
     }
     mem_guard_enter();
-    row->n_fed =
-        row->miss
-            ? runner_reuse_told(em->runner, row->seq, row->salt, row->ids, row->n_ids, row->miss)
-            : runner_reuse(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
+    row->n_fed = row->miss
+                     ? row_reuse_told(em, row)
+                     : runner_reuse(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
     mem_guard_leave();
     return row->n_fed;
 }
