@@ -42,7 +42,8 @@ static enum err_code reply(const struct tokenizer *t, const char *text, size_t l
             detok_stream_push(&stream, ids.ids[i], &streamed);
         (void)detok_stream_finish(&stream);
         fwrite(&n, sizeof(n), 1, stdout);
-        fwrite(ids.ids, sizeof(*ids.ids), n, stdout);
+        if (n > 0) /* no list is NULL */
+            fwrite(ids.ids, sizeof(*ids.ids), n, stdout);
         put_text(whole.data, whole.len);
         put_text(streamed.data, streamed.len);
         fflush(stdout);
