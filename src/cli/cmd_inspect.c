@@ -1,7 +1,9 @@
 /* cmd_inspect.c - plumb inspect: what is in a model file. Reads the header only; no tensor is touched but for the digest. */
 #include "base/utf8.h"
 #include "cli/cli.h"
+#include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
+#include "model/model.h"
 #include "weights/weights.h"
 #include "json/json.h"
 
@@ -84,12 +86,11 @@ static const char *inspect_string(const struct weights *w, const char *key)
 
 /* --- text --- */
 
-/* Strings of a file reach the terminal without control characters. */
-static void print_text(const char *s, size_t n)
+/* Strings of a file reach the terminal without control characters. Returns how many bytes of s, at most about max, were printed. */
+static size_t print_clean(const char *s, size_t n, size_t max)
 {
     size_t i = 0;
-    putchar('"');
-    while (i < n && i < INSPECT_TEXT_MAX) {
+    while (i < n && i < max) {
         uint32_t cp;
         size_t len = utf8_decode(s + i, n - i, &cp);
         if (cp == '\n' || cp == '"' || cp == '\\')
@@ -100,7 +101,21 @@ static void print_text(const char *s, size_t n)
             fwrite(s + i, 1, len, stdout);
         i += len && !(cp >= 0x80 && cp < 0xA0) ? len : 1;
     }
-    fputs(i < n ? "\"..." : "\"", stdout);
+    return i;
+}
+
+static void print_text(const char *s, size_t n)
+{
+    putchar('"');
+    fputs(print_clean(s, n, INSPECT_TEXT_MAX) < n ? "\"..." : "\"", stdout);
+}
+
+/* "LABEL text of the error", which may quote the file. */
+static void print_reason(const char *label, const struct err *err)
+{
+    fputs(label, stdout);
+    print_clean(err->text, strlen(err->text), sizeof(err->text));
+    putchar('\n');
 }
 
 /* The shortest form that reads back as the same f32. */
@@ -162,24 +177,106 @@ static void format_type(const struct meta_value *v, char *out, size_t cap)
         snprintf(out, cap, "%s", meta_type_name(v->type));
 }
 
-static void print_summary(const struct weights *w, const struct inspect_total *all)
+/* What a second opening of the model tells, in GGUF's words: whether it would load, its family's numbers, its vocabulary. */
+struct inspect_look {
+    struct weights *w; /* adapted; NULL: it did not open */
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct err model_err, tokenizer_err;
+};
+
+static void inspect_look_open(struct inspect_look *l, const char *path)
+{
+    *l = (struct inspect_look){ .w = NULL };
+    if (weights_open(path, &l->w, &l->model_err))
+        return;
+    const struct model_load_options o = { .weights = l->w };
+    if (model_load(&o, &l->model, &l->model_err))
+        l->model = NULL;
+    if (load_tokenizer(l->w, &l->tokenizer, &l->tokenizer_err))
+        l->tokenizer = NULL;
+}
+
+static void inspect_look_close(struct inspect_look *l)
+{
+    model_free(l->model);
+    tokenizer_free(l->tokenizer);
+    weights_close(l->w);
+}
+
+/* The least and most bits and the groups of MLX's codes; false: there are none. */
+static bool inspect_mlx(const struct weights *w, int bits[2], int64_t groups[2])
+{
+    bits[0] = bits[1] = 0;
+    for (int32_t i = 0; i < weights_n_tensors(w); i++) {
+        const struct weights_tensor *t = weights_tensor_at(w, i);
+        int b = dtype_mlx_bits(t->type);
+        if (!b)
+            continue;
+        bool is_first = bits[1] == 0;
+        bits[0] = is_first || b < bits[0] ? b : bits[0];
+        bits[1] = b > bits[1] ? b : bits[1];
+        groups[0] = is_first || t->scales.cols < groups[0] ? t->scales.cols : groups[0];
+        groups[1] = is_first || t->scales.cols > groups[1] ? t->scales.cols : groups[1];
+    }
+    return bits[1] != 0;
+}
+
+static void print_format(const struct weights *w)
+{
+    uint64_t file_bytes = 0;
+    int bits[2], n = weights_n_files(w);
+    int64_t groups[2];
+    for (int i = 0; i < n; i++)
+        file_bytes += weights_file_bytes(w, i);
+    if (!weights_is_dir(w)) {
+        printf("format        GGUF v%d, %d file%s, %.1f MB, alignment %zu\n",
+               weights_gguf_version(w), n, n == 1 ? "" : "s", (double)file_bytes / 1e6,
+               weights_alignment(w));
+        return;
+    }
+    printf("format        safetensors directory, %d file%s, %.1f MB\n", n, n == 1 ? "" : "s",
+           (double)file_bytes / 1e6);
+    if (!inspect_mlx(w, bits, groups))
+        return;
+    printf("codes         MLX affine, %d", bits[0]);
+    if (bits[1] != bits[0])
+        printf(" to %d", bits[1]);
+    printf(" bits in groups of %" PRId64, groups[0]);
+    if (groups[1] != groups[0])
+        printf(" to %" PRId64, groups[1]);
+    putchar('\n');
+}
+
+static void print_look(const struct inspect_look *l, bool has_template)
+{
+    static const char *const kinds[] = { [TOKENIZER_KIND_BPE] = "byte-level BPE",
+                                         [TOKENIZER_KIND_BPE_SPM] = "BPE over characters",
+                                         [TOKENIZER_KIND_SPM] = "SentencePiece BPE",
+                                         [TOKENIZER_KIND_WPM] = "WordPiece",
+                                         [TOKENIZER_KIND_UGM] = "SentencePiece unigram" };
+    if (l->tokenizer)
+        printf("vocabulary    %d tokens, %s, %s\n", tokenizer_n_tokens(l->tokenizer),
+               kinds[tokenizer_kind(l->tokenizer)],
+               has_template ? "chat template" : "no chat template");
+    else
+        print_reason("vocabulary    none that loads: ", &l->tokenizer_err);
+    if (l->model)
+        printf("loads         yes, as %s\n", l->model->arch);
+    else
+        print_reason("loads         no: ", &l->model_err);
+}
+
+static void print_summary(const struct weights *w, const struct inspect_total *all,
+                          const struct inspect_look *look)
 {
     char digest[65];
-    uint64_t file_bytes = 0;
-    const char *arch = inspect_string(w, "general.architecture");
+    const struct weights *facts = look->w ? look->w : w;
+    const char *arch = inspect_string(facts, "general.architecture");
     const char *name = inspect_string(w, "general.name");
-    const struct meta_value *tokens = weights_meta(w, "tokenizer.ggml.tokens");
-    for (int i = 0; i < weights_n_files(w); i++)
-        file_bytes += weights_file_bytes(w, i);
     weights_digest(w, digest);
     printf("file          %s\n", weights_file_path(w, 0));
-    if (weights_is_dir(w))
-        printf("format        safetensors directory, %d file%s, %.1f MB\n", weights_n_files(w),
-               weights_n_files(w) == 1 ? "" : "s", (double)file_bytes / 1e6);
-    else
-        printf("format        GGUF v%d, %d file%s, %.1f MB, alignment %zu\n",
-               weights_gguf_version(w), weights_n_files(w), weights_n_files(w) == 1 ? "" : "s",
-               (double)file_bytes / 1e6, weights_alignment(w));
+    print_format(w);
     printf("digest        %s\n", digest);
     if (name) {
         printf("name          ");
@@ -197,15 +294,13 @@ static void print_summary(const struct weights *w, const struct inspect_total *a
         printf("architecture  ");
         print_text(arch, strlen(arch));
         for (size_t i = 0; i < ARRAY_LEN(inspect_facts); i++)
-            if (inspect_fact(w, arch, inspect_facts[i].key, &v)) {
+            if (inspect_fact(facts, arch, inspect_facts[i].key, &v)) {
                 printf("%s %s %" PRId64, comma, inspect_facts[i].label, v);
                 comma = ",";
             }
         putchar('\n');
     }
-    if (tokens && tokens->type == META_TYPE_ARRAY)
-        printf("vocabulary    %" PRIu64 " tokens, %s\n", tokens->array.n,
-               inspect_string(w, "tokenizer.chat_template") ? "chat template" : "no chat template");
+    print_look(look, inspect_string(w, "tokenizer.chat_template") != NULL);
 }
 
 static void print_metadata(const struct weights *w)
@@ -240,11 +335,11 @@ static void print_tensors(const struct weights *w)
     }
 }
 
-static void print_model(const struct weights *w)
+static void print_model(const struct weights *w, const struct inspect_look *look)
 {
     struct inspect_total by_type[DTYPE_COUNT];
     struct inspect_total all = inspect_totals(w, by_type);
-    print_summary(w, &all);
+    print_summary(w, &all, look);
     print_metadata(w);
     if (!all.n_tensors)
         return;
@@ -357,7 +452,31 @@ static void json_files(struct json_writer *j, const struct weights *w)
     json_end_array(j);
 }
 
-static void json_model(struct json_writer *j, const struct weights *w)
+static void json_look(struct json_writer *j, const struct weights *w, const struct inspect_look *l)
+{
+    int bits[2];
+    int64_t groups[2];
+    json_field_bool(j, "loads", l->model != NULL);
+    if (!l->model)
+        json_field_str(j, "loads_not", l->model_err.text);
+    else
+        json_field_str(j, "family", l->model->arch);
+    if (!inspect_mlx(w, bits, groups))
+        return;
+    json_field_object(j, "codes");
+    json_field_array(j, "bits");
+    json_int(j, bits[0]);
+    json_int(j, bits[1]);
+    json_end_array(j);
+    json_field_array(j, "group_size");
+    json_int(j, groups[0]);
+    json_int(j, groups[1]);
+    json_end_array(j);
+    json_end_object(j);
+}
+
+static void json_model(struct json_writer *j, const struct weights *w,
+                       const struct inspect_look *look)
 {
     char digest[65];
     struct inspect_total by_type[DTYPE_COUNT];
@@ -371,6 +490,7 @@ static void json_model(struct json_writer *j, const struct weights *w)
     }
     json_files(j, w);
     json_field_str(j, "digest", digest);
+    json_look(j, w, look);
     json_metadata(j, w);
     json_field_object(j, "types");
     for (int t = 0; t < DTYPE_COUNT; t++)
@@ -385,13 +505,14 @@ static void json_model(struct json_writer *j, const struct weights *w)
     json_end_object(j);
 }
 
-static enum err_code print_json(const struct weights *w, struct err *err)
+static enum err_code print_json(const struct weights *w, const struct inspect_look *look,
+                                struct err *err)
 {
     struct buf out;
     struct json_writer j;
     buf_init(&out, MEM_CAT_BASE, INSPECT_JSON_MAX);
     json_writer_init(&j, &out);
-    json_model(&j, w);
+    json_model(&j, w, look);
     buf_add_char(&out, '\n');
     flush_json(&j, true);
     enum err_code code = buf_check(&out, "JSON of a key", err);
@@ -405,16 +526,20 @@ static int inspect_run(void *options)
     struct err err;
     struct buf path;
     struct weights *w = NULL;
+    struct inspect_look look = { .w = NULL };
     buf_init(&path, MEM_CAT_BASE, INSPECT_PATH_MAX);
     enum err_code code = model_path(o->model, &path, &err);
     if (!code)
         code = weights_open(path.data, &w, &err);
+    if (!code)
+        inspect_look_open(&look, path.data);
     if (!code && o->json)
-        code = print_json(w, &err);
+        code = print_json(w, &look, &err);
     else if (!code)
-        print_model(w);
+        print_model(w, &look);
     if (!code && (fflush(stdout) != 0 || ferror(stdout)))
         code = err_set(&err, ERR_IO, "the output cannot be written");
+    inspect_look_close(&look);
     weights_close(w);
     buf_release(&path);
     return code ? cli_fail("inspect", &err) : 0;

@@ -132,6 +132,12 @@ static enum err_code model_pack(struct model *m, const struct weights *w,
                                 const struct weights_tensor *t, struct weight **out,
                                 struct err *err)
 {
+    const struct dtype_info *info = dtype_info(t->type);
+    if (!m->be) /* a look: is it there, and could it be read */
+        return info->can_decode || info->has_scales
+                   ? ERR_OK
+                   : err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s cannot be decoded", t->name,
+                             info->name);
     if (!m->be->ops->supports(m->be, t->type))
         return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s is not supported by backend %s",
                        t->name, dtype_info(t->type)->name, m->be->ops->name);
@@ -198,8 +204,8 @@ static enum err_code model_upload(struct model *m, const struct weights_tensor *
     int64_t n = t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
     size_t bytes = (size_t)n * sizeof(float);
     float *host = NULL;
-    enum err_code code = model_decode(t, n, &host, err);
-    if (code)
+    enum err_code code = m->be ? model_decode(t, n, &host, err) : ERR_OK;
+    if (code || !m->be)
         return code;
     if (rule->flags & TENSOR_FLAG_TURNED)
         model_turn(host, t->shape[1], t->shape[0]);

@@ -186,7 +186,8 @@ enum err_code model_adapt(struct weights *w, struct err *err) MUST_CHECK;
  * not used, or holds non-finite values (names it); ERR_NOMEM. */
 struct model_load_options {
     struct weights *weights;
-    struct backend *be;
+    struct backend *
+        be; /* NULL: keys, names, shapes and types are checked, no data is read; only for model_free */
     void (*on_tensor)(void *ctx, int32_t done, int32_t all);
     void *ctx;
 };

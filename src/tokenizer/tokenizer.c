@@ -402,6 +402,11 @@ enum err_code tokenizer_encode(const struct tokenizer *t, const char *text, size
 
 /* --- questions --- */
 
+enum tokenizer_kind tokenizer_kind(const struct tokenizer *t)
+{
+    return t->kind;
+}
+
 int32_t tokenizer_n_tokens(const struct tokenizer *t)
 {
     return t->n_tokens;

@@ -134,6 +134,7 @@ void detok_stream_push_bytes(struct detok_stream *s, const char *bytes, size_t n
 /* The stream ends: a cut code point is dropped. Returns the number of bytes dropped (0..3). */
 size_t detok_stream_finish(struct detok_stream *s);
 
+enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
 int32_t tokenizer_n_tokens(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);

@@ -163,6 +163,24 @@ def test_smollm2_keeps_its_tokens_template_and_answer(tmp_path, smollm2):
         json.loads(plumb("run", "--model", back, *ask).stdout)["text"]
 
 
+def test_inspect_says_what_each_kind_is_and_why_it_would_not_load(tmp_path):
+    source = FAMILIES / "gemma3.gguf"
+    folder = convert(source, tmp_path / "folder", "--type", "f32")
+    codes = convert(folder, tmp_path / "codes", "--type", "mlx4", "--group-size", "32", "--embedding-type", "mlx8")
+    for model, words in ((source, ["GGUF v3"]), (folder, ["safetensors directory"]),
+                         (codes, ["safetensors directory", "MLX affine, 4 to 8 bits in groups of 32"])):
+        said = plumb("inspect", model).stdout
+        for word in (*words, "layers 7, width 32", "288 tokens, byte-level BPE, no chat template", "yes, as gemma3"):
+            assert word in said, (model, word)
+    found = json.loads(plumb("inspect", codes, "--json").stdout)
+    assert found["loads"] and found["family"] == "gemma3" and found["codes"] == {"bits": [4, 8], "group_size": [32, 32]}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 8, "layer_types": None}))
+    assert "loads         no: tensor blk.7.attn_norm.weight: missing" in plumb("inspect", folder).stdout
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Nobody"], "model_type": "nobody"}))
+    assert not json.loads(plumb("inspect", folder, "--json").stdout)["loads"]
+
+
 # --- what goes wrong ---
 
 

@@ -70,7 +70,8 @@ def test_json_holds_what_the_gguf_package_reads(name):
 def test_text_summarises_and_lists():
     fetched_model("smollm2")
     out = inspect().stdout.decode()
-    for words in ("134.52 M in 272 tensors", '"llama"  layers 30, width 576', "49152 tokens, chat template",
+    for words in ("134.52 M in 272 tensors", '"llama"  layers 30, width 576', "49152 tokens, byte-level BPE, chat template",
+                  "loads         yes, as llama",
                   "tokenizer.ggml.tokens", '["<|endoftext|>", "<|im_start|>"', "[576, 49152]", "metadata (33)"):
         assert words in out, words
     assert max(len(line) for line in out.splitlines()) < 240
