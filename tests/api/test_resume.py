@@ -352,6 +352,21 @@ def test_a_drain_leaves_the_record(tmp_path):
         assert events_of(value)[:len(events_of(had))] == events_of(had)
 
 
+def test_what_fails_leaves_no_record(tmp_path):
+    """Scored prompts have none; refused and failed ones lose theirs; a deadline leaves it, and the id stays its body's."""
+    mine = {"X-Request-Id": "a"}
+    late = {"messages": user("!count 400"), "deadline_ms": 100}
+    with serve(tmp_path, "--max-waiting=1", "--rows=1") as server:
+        status, head, value = server.call(TEXT, {"prompt": "!count 5", "echo": True, "logprobs": 1}, headers=mine)
+        assert status == 200 and "x-plumb-resumable" not in head and value["choices"][0]["text"] == "!count 501234"
+        for body, want in (({"messages": 3}, 400), (b"{", 400), ({"messages": user("!refuse")}, 400), ({"messages": user("!fail 4")}, 500),
+                           (late, 504), ({"messages": user("!count 5")}, 409)):
+            assert server.call(CHAT, body, headers=mine)[0] == want, body
+        assert server.call(CHAT, late, headers={"Idempotency-Key": "a"})[0] == 504
+        server.wait_stats(calls=0, running=0, waiting=0)
+        assert len(records(tmp_path)) == 1
+
+
 def test_old_records_go(tmp_path):
     path, body = REQUESTS["chat"]
     body = {**body, "disconnect": "resumable"}
