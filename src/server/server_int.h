@@ -272,6 +272,8 @@ void call_resume_pump(struct call *call); /* a reader takes what there is; the c
 /* The events of the answer that stand in the server's `out` from `at` on get their ids; those that the client has had are taken out. is_end:
  * they are the answer's last. Nothing for a call that reads no generation. */
 void call_resume_label(struct leg *leg, size_t at, bool is_end);
+/* One place for each of n answers, between commas, or one for all; false: it is none. */
+bool call_resume_read_places(const char *from, struct leg_place *out, int32_t n) MUST_CHECK;
 /* A reader has gone: its connection closed, or it was told an error; or it was told all. */
 void call_resume_leave(struct call *call, bool is_closed);
 void call_resume_told(struct call *call);
