@@ -1,6 +1,12 @@
-# plumb: one Makefile, three variants side by side (V=release|asan|tsan), no configure step. `make help` lists the targets.
+# plumb: one Makefile, variants side by side (V=release|asan|tsan), no configure step. `make help` lists the targets.
 V ?= release
+# CUDA=1 adds the backend for NVIDIA GPUs (build/cuda; V=asan: build/asan-cuda): the toolkit is needed, no GPU.
+CUDA ?= 0
+ifeq ($(CUDA),1)
+B := build/$(if $(filter release,$(V)),cuda,$(V)-cuda)
+else
 B := build/$(V)
+endif
 
 CC ?= cc
 CLANG ?= clang
@@ -36,10 +42,27 @@ OTHER_ISA := $(filter-out $(ISA_$(ARCH)),$(ISA_x86_64) $(ISA_aarch64))
 SRC := $(filter-out $(foreach isa,$(OTHER_ISA),%_$(isa).c),$(sort $(wildcard src/*/*.c src/*/*/*.c)))
 ifeq ($(V),neon)
 SRC := $(filter src/base/% src/tensor/% src/kernels/% src/weights/dequant.c,$(SRC))
+CUDA := 0
 LIBS := -lpthread -lm
 LDFLAGS += -static
 endif
-OBJ := $(SRC:%.c=$(B)/%.o)
+# The CUDA backend: kernels by nvcc for each architecture of CUDA_ARCHS (90a = compute capability 9.0 with its own instructions), and the
+# runtime linked in, so that the program needs nothing of the toolkit. Without it none.c stands in its place.
+CUDA_HOME ?= /usr/local/cuda
+NVCC ?= $(CUDA_HOME)/bin/nvcc
+CUDA_ARCHS ?= 90a
+CUDA_ARCH_LIST := $(patsubst sm_%,%,$(if $(filter all,$(CUDA_ARCHS)),80 86 89 90a 100 120,$(CUDA_ARCHS)))
+NVCCFLAGS := -O3 -std=c++17 -lineinfo -fmad=false -Isrc -Xcompiler -fno-exceptions,-fno-rtti,-ffp-contract=off \
+	$(foreach a,$(CUDA_ARCH_LIST),-gencode=arch=compute_$(a),code=sm_$(a))
+ifeq ($(CUDA),1)
+SRC := $(filter-out src/kernels/cuda/none.c,$(SRC))
+CU := $(sort $(wildcard src/kernels/cuda/*.cu))
+CFLAGS += -isystem $(CUDA_HOME)/include
+LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+else
+SRC := $(filter-out $(filter-out src/kernels/cuda/none.c,$(wildcard src/kernels/cuda/*.c)),$(SRC))
+endif
+OBJ := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o)
 MAIN := $(B)/src/cli/main.o
 LIB := $(B)/libplumb-all.a
 
@@ -88,12 +111,16 @@ help: ## this list
 	@echo; echo 'Variants: V=release (default), V=asan (address, undefined), V=tsan, V=fuzz (clang). Tests: ./check'
 
 # A change of flags rebuilds.
-FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS)
+FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS) $(if $(CU),$(NVCC) $(NVCCFLAGS))
 $(shell mkdir -p $(B); echo '$(subst ','"'"',$(FLAGS_NOW))' | cmp -s - $(B)/flags || echo '$(subst ','"'"',$(FLAGS_NOW))' > $(B)/flags)
 
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c $< -o $@
+
+$(B)/%.cu.o: %.cu $(B)/flags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@
 
 $(LIB): $(filter-out $(MAIN),$(OBJ))
 	@rm -f $@
@@ -147,7 +174,7 @@ lint: all ## format, layers, headers, names, banned calls, sizes
 	@tools/lint
 
 fmt: ## format every C file
-	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu')
+	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 clean: ## remove build/
 	rm -rf build

@@ -114,6 +114,11 @@ def parse_line(what, rc, text):
     return judge(r, what, rc, counted, skipped, text)
 
 
+def parse_last(what, rc, text):
+    """parse_line of the last command of a log that several share."""
+    return parse_line(what, rc, "$ " + text.rpartition("\n$ ")[2])
+
+
 def parse_cmocka(what, rc, text):
     r, skipped, counted, expected = Result(), 0, 0, 0
     for name, n in re.findall(r"\[\s*(PASSED|FAILED|SKIPPED)\s*\] (\d+) test\(s\)", text):
@@ -241,6 +246,19 @@ class Checks:
                 r.fail(f"check-neon: skipped {skip}")
         return r
 
+    def cuda(self):
+        """Compile the CUDA backend where its toolkit is, and run it where there is a GPU too."""
+        home = pathlib.Path(ENV.get("CUDA_HOME", "/usr/local/cuda"))
+        if not (home / "bin/nvcc").exists():
+            r = Result()
+            r.skips.append(f"no-gpu: {home}/bin/nvcc is not installed, so the CUDA backend is not compiled")
+            return r
+        suites = [ROOT / f"build/cuda/tests/{name}/{name}" for name in ("check", "exact")]
+        r = self.step("cuda", ["make", f"-j{JOBS}", "CUDA=1", "all", *(str(s.relative_to(ROOT)) for s in suites)])
+        for suite in suites if not r.failed else []:
+            r.add(self.one("cuda", [suite, "--device", "cuda"], parse_last, 1200))
+        return r
+
     def fuzz(self):
         cmds = [[p, f"tests/fuzz/corpus/{p.name[5:]}"] for p in programs("asan", "fuzz", "fuzz_*")]
         return self.many("fuzz-replay", cmds, parse_line)
@@ -282,6 +300,7 @@ class Checks:
                 if name == "check":
                     yield "check-asan", lambda: self.suite("asan", "check", "--quick")
                     yield "check-neon", self.check_neon
+                    yield "cuda", self.cuda
         paths = [d for d in ("tests/tools", "tests/golden", "tests/api") if list((ROOT / d).glob("test_*.py"))]
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)

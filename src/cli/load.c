@@ -7,6 +7,7 @@
 #include "cli/model_path.h"
 #include "engine/tier_space.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/ref.h"
 
 #include <stdio.h>
@@ -27,29 +28,41 @@ int64_t load_kv_default(void)
     return quarter;
 }
 
+/* A quarter of what the weights have left of the GPU's memory. */
+static int64_t load_kv_of_gpu(void)
+{
+    struct cuda_device dev;
+    if (cuda_device_find(0, &dev, NULL) != ERR_OK)
+        return LOAD_KV_MIN;
+    log_info("load", "cache memory: %lld MiB, a quarter of the %lld MiB that are free on the GPU",
+             (long long)(dev.free_bytes >> 22), (long long)(dev.free_bytes >> 20));
+    return dev.free_bytes / 4 > LOAD_KV_MIN ? dev.free_bytes / 4 : LOAD_KV_MIN;
+}
+
 /* --- parts --- */
 
-static enum err_code load_named_backend(struct load *l, struct err *err)
+static enum err_code load_cpu(const struct load *l, struct backend **out, struct err *err)
 {
     const char *name = l->o->backend ? l->o->backend : "cpu";
     struct cpu_options cpu = { .threads = (int)l->o->threads };
     if (strcmp(name, "ref") == 0)
-        return ref_backend_open(&l->be, err);
+        return ref_backend_open(out, err);
     if (l->o->cpu_mask) {
         enum err_code code = cpu_level_parse(l->o->cpu_mask, &cpu.level, err);
         if (code)
             return err_prefix(err, code, "--cpu-mask");
     }
     if (strcmp(name, "cpu") == 0)
-        return cpu_backend_open(&cpu, &l->be, err);
+        return cpu_backend_open(&cpu, out, err);
     return err_set(err, ERR_INVALID, "--backend: '%s' is not one of cpu, ref", name);
 }
 
-static enum err_code load_backend(struct load *l, struct err *err)
+/* The backend wrapped in the one that compares or tells. */
+static enum err_code load_wrapped(struct load *l, struct err *err)
 {
     const struct load_compare *c = l->o->compare;
-    enum err_code code = load_named_backend(l, err);
-    if (code || !c)
+    enum err_code code = load_cpu(l, &l->be, err);
+    if (code)
         return code;
     struct compare_options o = { .fast = l->be, .on_op = c->on_op, .ctx = c->ctx };
     if (!c->is_trace)
@@ -59,6 +72,60 @@ static enum err_code load_backend(struct load *l, struct err *err)
     if (code && o.oracle)
         o.oracle->ops->close(o.oracle);
     return code;
+}
+
+/* The GPU's backend, and the CPU's beside it. */
+static enum err_code load_cuda(struct load *l, struct err *err)
+{
+    struct cuda_device dev;
+    enum err_code code = cuda_device_find(0, &dev, err);
+    if (!code)
+        code = load_cpu(l, &l->host, err);
+    if (!code)
+        code = cuda_backend_open(&(struct cuda_options){ .host = l->host }, &l->be, err);
+    if (!code && !l->be->ops->caches(l->be, l->cache_type))
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "--cache-type: the GPU's backend knows f16 and bf16; --device cpu has all");
+    if (!code)
+        log_info("load", "GPU 0: %s, compute capability %d.%d, %lld of %lld MiB are free", dev.name,
+                 dev.major, dev.minor, (long long)(dev.free_bytes >> 20),
+                 (long long)(dev.bytes >> 20));
+    return code;
+}
+
+static void load_close_backend(struct load *l)
+{
+    if (l->be)
+        l->be->ops->close(l->be);
+    if (l->host)
+        l->host->ops->close(l->host);
+    l->be = l->host = NULL;
+}
+
+static bool load_is_auto(const struct load *l)
+{
+    return !l->o->device || strcmp(l->o->device, "auto") == 0;
+}
+
+/* What --device and --backend say. is_refused: the GPU could not take the model. */
+static enum err_code load_backend(struct load *l, bool is_refused, struct err *err)
+{
+    const char *device = l->o->device ? l->o->device : "auto";
+    struct err why = { 0 };
+    if (l->o->compare)
+        return load_wrapped(l, err);
+    if (strcmp(device, "cuda") == 0)
+        return load_cuda(l, err);
+    if (!load_is_auto(l) && strcmp(device, "cpu") != 0)
+        return err_set(err, ERR_INVALID, "--device: '%s' is not one of cpu, cuda, auto", device);
+    bool tries = load_is_auto(l) && !is_refused && cuda_is_built() && !l->o->backend;
+    if (tries && load_cuda(l, &why) == ERR_OK)
+        return ERR_OK;
+    if (tries) {
+        log_info("load", "the CPU computes: %s", why.text);
+        load_close_backend(l);
+    }
+    return load_cpu(l, &l->be, err);
 }
 
 static enum err_code load_cache_type(struct load *l, struct err *err)
@@ -126,6 +193,35 @@ static enum err_code load_file(struct load *l, struct err *err)
     return code;
 }
 
+static enum err_code load_model(struct load *l, struct err *err)
+{
+    struct model_load_options mo = { .weights = l->weights, .be = l->be, .ctx = l };
+    if (isatty(STDERR_FILENO))
+        mo.on_tensor = load_progress;
+    enum err_code code = model_load(&mo, &l->model, err);
+    if (!code && l->host && l->model->is_two_way) {
+        model_free(l->model);
+        l->model = NULL;
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s: attention to later positions is not known to the GPU's backend; "
+                       "--device cpu runs it",
+                       l->id);
+    }
+    return code;
+}
+
+/* With --device auto the CPU takes what the GPU cannot. */
+static enum err_code load_model_anywhere(struct load *l, struct err *err)
+{
+    enum err_code code = load_model(l, err);
+    if ((code != ERR_NOMEM && code != ERR_UNSUPPORTED) || !load_is_auto(l) || !l->host)
+        return code;
+    log_warn("load", "the CPU computes: %s", err->text);
+    load_close_backend(l);
+    code = load_backend(l, true, err);
+    return code ? code : load_model(l, err);
+}
+
 enum err_code load_open(struct load *l, const struct load_options *o, struct err *err)
 {
     int64_t start = clock_us();
@@ -143,14 +239,10 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
         code = load_tokenizer(l->weights, &l->tokenizer, err);
     l->text_us = clock_us() - t;
     if (!code)
-        code = load_backend(l, err);
+        code = load_backend(l, false, err);
     t = clock_us();
-    if (!code) {
-        struct model_load_options mo = { .weights = l->weights, .be = l->be, .ctx = l };
-        if (isatty(STDERR_FILENO))
-            mo.on_tensor = load_progress;
-        code = model_load(&mo, &l->model, err);
-    }
+    if (!code)
+        code = load_model_anywhere(l, err);
     if (!code && l->model->is_two_way && !o->takes_embedders)
         code = err_set(err, ERR_UNSUPPORTED, "%s: %s", l->id, ENGINE_EMBEDDER_TEXT);
     l->weights_us = clock_us() - t;
@@ -181,7 +273,7 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_ke
                                       .disk_bytes = keep->disk_bytes,
                                       .cache_type = l->cache_type };
     if (o.kv_bytes == 0)
-        o.kv_bytes = load_kv_default();
+        o.kv_bytes = l->host ? load_kv_of_gpu() : load_kv_default();
     if (keep->dir) {
         int64_t start = clock_us();
         tier_space_content(l->weights, o.content);
@@ -216,8 +308,7 @@ void load_close(struct load *l)
     template_free(l->chat_template);
     json_doc_release(&l->template_own);
     tokenizer_free(l->tokenizer);
-    if (l->be)
-        l->be->ops->close(l->be);
+    load_close_backend(l);
     weights_close(l->weights);
     mem_free(MEM_CAT_BASE, l->id);
     *l = (struct load){ 0 };

@@ -23,6 +23,7 @@ struct load_compare {
 struct load_options {
     const char *model;      /* NULL = the default model */
     const char *backend;    /* NULL = "cpu" */
+    const char *device;     /* NULL = "auto": a GPU where there is one and room */
     const char *cpu_mask;   /* NULL = "auto" */
     const char *cache_type; /* NULL = "f16" */
     int64_t threads;        /* 0 = physical cores that the process may use */
@@ -46,6 +47,13 @@ struct load_options {
           "cpu, or ref (slow, the oracle); default cpu",                      \
           CLI_FLAG_STRING,                                                    \
           offsetof(type, field.backend),                                      \
+          0,                                                                  \
+          0 },                                                                \
+        { "device",                                                           \
+          "D",                                                                \
+          "cpu, cuda or auto: a GPU where there is one; default auto",        \
+          CLI_FLAG_STRING,                                                    \
+          offsetof(type, field.device),                                       \
           0,                                                                  \
           0 },                                                                \
         { "threads",                                                          \
@@ -88,6 +96,7 @@ struct load_options {
 struct load {
     struct weights *weights;
     struct backend *be;
+    struct backend *host; /* beside a GPU's: the CPU's, for sampling */
     struct model *model;
     struct tokenizer *tokenizer;
     struct engine_bytes *token_bytes; /* [n_vocab] */

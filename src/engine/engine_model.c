@@ -464,7 +464,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->drafts_always = o->drafts_always;
     em->drafts_max = m->has_group[MODEL_GROUP_STATE] ? ENGINE_MODEL_STATE_DRAFTS : DRAFT_MAX;
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
-    const char *numerics = o->numerics ? o->numerics : ENGINE_MODEL_NUMERICS;
+    const char *numerics = o->numerics ? o->numerics : m->be->ops->numerics;
     engine_model_fingerprint(o->weights_digest, numerics, o->cache_type, em->fingerprint);
     engine_model_identity(o->weights_digest, numerics, o->cache_type, em->identity);
     em->base.info = (struct engine_info){ .model_id = em->model_id,

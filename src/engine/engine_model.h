@@ -26,13 +26,10 @@ struct engine_model_options {
     const char *disk_dir;       /* where kept histories are on disk; NULL = nowhere */
     int64_t disk_bytes;         /* of that directory's files, at most */
     uint8_t content[16];        /* tier_space_content of the weights, where there is a disk_dir */
-    const char *numerics;       /* NULL = ENGINE_MODEL_NUMERICS; tests name others */
+    const char *numerics;       /* NULL = the backend's; tests name others */
     struct drafter *drafter;    /* guesses the next ids; borrowed, NULL = none does */
     bool drafts_always;         /* every guess is verified, whether it pays or not (tests) */
 };
-
-/* Version of the CPU contract of docs/numerics.md: every CPU backend, level and thread count gives its bits. */
-#define ENGINE_MODEL_NUMERICS "cpu-1"
 
 #define ENGINE_MODEL_ROWS      16
 #define ENGINE_MODEL_STEP_ROWS 512

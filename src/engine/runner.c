@@ -194,6 +194,10 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
 enum err_code runner_new(const struct runner_options *o, struct runner **out, struct err *err)
 {
     BUG_ON(o->max_seqs < 1 || o->max_rows < 1 || o->max_rows > BACKEND_ROWS_MAX || o->max_out < 1);
+    const struct backend *be = o->model->be;
+    if (be->ops->caches && !be->ops->caches(be, o->cache_type))
+        return err_set(err, ERR_UNSUPPORTED, "a cache of type %s is not known to the %s backend",
+                       dtype_info(o->cache_type)->name, be->ops->name);
     struct runner *r = mem_alloc(MEM_CAT_KV, sizeof(*r));
     r->model = o->model;
     r->max_seqs = o->max_seqs;

@@ -15,6 +15,8 @@
 #include "tensor/dtype.h"
 
 #define BACKEND_API 1
+/* Version of the CPU contract of docs/numerics.md: every CPU backend, level and thread count gives its bits. */
+#define BACKEND_NUMERICS_CPU "cpu-1"
 /* P: tokens in a cache page = the attention block, aligned to absolute positions. */
 #define KV_PAGE_TOKENS          64
 #define BACKEND_ROWS_MAX        8192 /* rows of one op, so that a backend can size its scratch at load */
@@ -132,6 +134,7 @@ struct backend_ops {
     int api_version; /* BACKEND_API; checked at open */
     const char *name;
     bool is_host; /* its memory is host memory: what download would copy may be read where it is */
+    const char *numerics; /* names the arithmetic: backends of one name give the same bits */
 
     /* --- memory and order --- */
     void *(*alloc)(struct backend *be, enum mem_cat cat,
@@ -148,6 +151,8 @@ struct backend_ops {
                           struct err *err);
     void (*unpack_free)(struct backend *be, struct weight *w);
     const struct weight_shape *(*shape)(const struct weight *w);
+    /* Whether caches may have the type. NULL: all of struct kv_layer. */
+    bool (*caches)(const struct backend *be, enum dtype type);
     size_t (*kv_page_bytes)(const struct backend *be, enum dtype type, int n_kv_heads,
                             int head_dim);
 

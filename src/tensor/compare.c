@@ -326,6 +326,7 @@ static void compare_fill(struct compare *c)
     c->ops.api_version = BACKEND_API;
     c->ops.name = c->oracle ? "compare" : "trace";
     c->ops.is_host = true;
+    c->ops.numerics = fast->numerics;
     c->ops.alloc = compare_alloc;
     c->ops.free = compare_free;
     c->ops.upload = compare_upload;

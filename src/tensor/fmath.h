@@ -11,6 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef FMATH_FN /* a compiler for devices defines its own */
+#define FMATH_FN static inline
+#endif
+
 /* exp(x): n = rint(x / ln 2); r = x - n ln 2 in two parts; e^r = 1 + (r + r^2 P(r)); times 2^n, rounded once.
  * Inputs are clamped to [FMATH_EXP_MIN, FMATH_EXP_MAX], beyond which the result is 0 or infinity anyway. */
 #define FMATH_LOG2E   0x1.715476p+0f
@@ -59,7 +63,7 @@
 #define FMATH_ERF_Q0    -0x1.3e6242p-12f
 #define FMATH_SQRT_HALF 0x1.6a09e6p-1f
 
-static inline float fmath_pow2i(int32_t n) /* 2^n, -126 <= n <= 127 */
+FMATH_FN float fmath_pow2i(int32_t n) /* 2^n, -126 <= n <= 127 */
 {
     uint32_t u = (uint32_t)(n + 127) << 23;
     float f;
@@ -68,13 +72,13 @@ static inline float fmath_pow2i(int32_t n) /* 2^n, -126 <= n <= 127 */
 }
 
 /* x * 2^n with one rounding, |x| in [0.5, 2], -160 <= n <= 130. */
-static inline float fmath_scale2(float x, int32_t n)
+FMATH_FN float fmath_scale2(float x, int32_t n)
 {
     int32_t a = n >> 1; /* x * 2^a is exact, so only the second product rounds */
     return x * fmath_pow2i(a) * fmath_pow2i(n - a);
 }
 
-static inline float fmath_exp(float x)
+FMATH_FN float fmath_exp(float x)
 {
     if (x != x)
         return x;
@@ -91,7 +95,7 @@ static inline float fmath_exp(float x)
     return fmath_scale2(1.0f + p, (int32_t)n);
 }
 
-static inline float fmath_tanh(float x)
+FMATH_FN float fmath_tanh(float x)
 {
     float a = fabsf(x), y;
     if (a < FMATH_TANH_SPLIT) {
@@ -107,7 +111,7 @@ static inline float fmath_tanh(float x)
     return copysignf(y, x);
 }
 
-static inline float fmath_erf(float x)
+FMATH_FN float fmath_erf(float x)
 {
     float a = fabsf(x), y;
     if (a < FMATH_ERF_SPLIT) {
@@ -135,17 +139,17 @@ static inline float fmath_erf(float x)
 }
 
 /* g * sigmoid(g) */
-static inline float fmath_silu(float g)
+FMATH_FN float fmath_silu(float g)
 {
     return g / (1.0f + fmath_exp(-g));
 }
 
-static inline float fmath_sigmoid(float g)
+FMATH_FN float fmath_sigmoid(float g)
 {
     return 1.0f / (1.0f + fmath_exp(-g));
 }
 
-static inline float fmath_gelu_tanh(float g)
+FMATH_FN float fmath_gelu_tanh(float g)
 {
     float g3 = g * g * g;
     float t = fmath_tanh(FMATH_GELU_C * fmaf(FMATH_GELU_K, g3, g));
@@ -153,7 +157,7 @@ static inline float fmath_gelu_tanh(float g)
 }
 
 /* gelu as it is defined: 0.5 g (1 + erf(g / sqrt(2))) */
-static inline float fmath_gelu_erf(float g)
+FMATH_FN float fmath_gelu_erf(float g)
 {
     return 0.5f * g * (1.0f + fmath_erf(FMATH_SQRT_HALF * g));
 }
@@ -162,7 +166,7 @@ static inline float fmath_gelu_erf(float g)
 #define FMATH_SWIGLU_LIMIT 7.0f
 #define FMATH_SWIGLU_SLOPE 0x1.b3b646p+0f /* 1.702 */
 
-static inline float fmath_swiglu_clamped(float g, float u)
+FMATH_FN float fmath_swiglu_clamped(float g, float u)
 {
     g = FMATH_SWIGLU_LIMIT < g ? FMATH_SWIGLU_LIMIT : g;
     u = FMATH_SWIGLU_LIMIT < u ? FMATH_SWIGLU_LIMIT : u;

@@ -1,4 +1,5 @@
-/* check [--quick] [--bench] [--mask LEVEL] [--threads N] [FILTER]: kernels against ref at every instruction-set level of the machine. */
+/* check [--quick] [--bench] [--mask LEVEL] [--threads N] [--device cuda] [FILTER]: kernels against ref at every instruction-set level of
+ * the machine; --device cuda: the GPU's instead. */
 #include "check.h"
 
 #include "kernels/cpu/cpu_backend.h"
@@ -248,12 +249,19 @@ struct weight *check_pack(struct backend *be, enum dtype type, int64_t out, int6
 
 /* --- main --- */
 
+static void open_ref(struct check *c)
+{
+    struct err err = { 0 };
+    if (ref_backend_open(&c->ref, &err) != ERR_OK) {
+        printf("open: %s\n", err.text);
+        exit(1);
+    }
+}
+
 static void open_backends(struct check *c, enum cpu_level mask)
 {
     static const int threads[] = { 1, 3 };
     struct err err = { 0 };
-    if (ref_backend_open(&c->ref, &err) != ERR_OK)
-        goto fail;
     for (int l = CPU_LEVEL_GENERIC; l < CPU_LEVEL_COUNT; l++) {
         enum cpu_level level = (enum cpu_level)l;
         if (!cpu_level_is_native(level) || (mask != CPU_LEVEL_AUTO && level > mask))
@@ -280,7 +288,7 @@ fail:
 int main(int argc, char **argv)
 {
     struct check c = { 0 };
-    bool bench = false;
+    bool bench = false, is_cuda = false;
     int threads = 0;
     enum cpu_level mask = CPU_LEVEL_AUTO;
     struct err err = { 0 };
@@ -291,14 +299,18 @@ int main(int argc, char **argv)
             c.is_quick = true;
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
             threads = (int)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc &&
+                   strcmp(argv[i + 1], "cuda") == 0) {
+            is_cuda = true;
+            i++;
         } else if (strcmp(argv[i], "--mask") == 0 && i + 1 < argc) {
             if (cpu_level_parse(argv[++i], &mask, &err) != ERR_OK) {
                 fprintf(stderr, "check: %s\n", err.text);
                 return 2;
             }
         } else if (argv[i][0] == '-') {
-            fprintf(stderr,
-                    "usage: check [--quick] [--bench] [--mask LEVEL] [--threads N] [FILTER]\n");
+            fprintf(stderr, "usage: check [--quick] [--bench] [--mask LEVEL] [--threads N] "
+                            "[--device cuda] [FILTER]\n");
             return 2;
         } else {
             c.filter = argv[i];
@@ -308,11 +320,17 @@ int main(int argc, char **argv)
         check_bench(c.filter, threads, (int)mask);
         return 0;
     }
-    open_backends(&c, mask);
-    check_linear(&c);
-    check_rows(&c);
-    check_attention(&c);
-    check_state(&c);
+    if (is_cuda) {
+        open_ref(&c);
+        check_cuda(&c);
+    } else {
+        open_ref(&c);
+        open_backends(&c, mask);
+        check_linear(&c);
+        check_rows(&c);
+        check_attention(&c);
+        check_state(&c);
+    }
     c.ref->ops->close(c.ref);
     for (int i = 0; i < c.n_cpu; i++)
         c.cpu[i].be->ops->close(c.cpu[i].be);

@@ -61,6 +61,8 @@ void check_linear(struct check *c);
 void check_rows(struct check *c);
 void check_attention(struct check *c);
 void check_state(struct check *c);
+void check_cuda(struct check *c); /* the GPU alone: --device cuda */
+void check_state_cuda(struct check *c, struct backend *be);
 void check_bench(const char *filter, int threads, int level);
 void check_bench_pool(const char *filter, int threads);
 

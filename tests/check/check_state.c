@@ -228,15 +228,97 @@ static void check_case(struct check *c, const struct state_case *k)
     results_free(&got);
 }
 
+/* --- the GPU: slots and rows are its memory --- */
+
+static struct tensor to_gpu(struct backend *be, const struct check_buf *b)
+{
+    struct tensor t = b->t;
+    t.data = be->ops->alloc(be, MEM_CAT_SCRATCH, b->n * sizeof(float));
+    BUG_ON(!t.data);
+    be->ops->upload(be, t.data, b->t.data, b->n * sizeof(float));
+    return t;
+}
+
+static void from_gpu(struct backend *be, struct check_buf *b, struct tensor t)
+{
+    be->ops->download(be, b->t.data, t.data, b->n * sizeof(float));
+    be->ops->free(be, MEM_CAT_SCRATCH, t.data, b->n * sizeof(float));
+}
+
+static float *floats_to_gpu(struct backend *be, const float *x, size_t n)
+{
+    float *p = be->ops->alloc(be, MEM_CAT_SCRATCH, n * sizeof(float));
+    BUG_ON(!p);
+    be->ops->upload(be, p, x, n * sizeof(float));
+    return p;
+}
+
+/* A case on the GPU: its operands and results are copied there and back. */
+static void run_gpu(struct backend *be, const struct state_case *k, const struct operands *o,
+                    struct results *r)
+{
+    struct operands d = *o;
+    struct results out = *r;
+    size_t taps = (size_t)k->taps, cols = (size_t)conv_cols(k), heads = (size_t)k->heads;
+    copy(&r->conv, &o->conv);
+    copy(&r->matrix, &o->matrix);
+    copy(&r->a, &o->a);
+    copy(&r->b, &o->b);
+    check_buf_reset(&r->y);
+    check_buf_reset(&r->out);
+    struct check_buf *const all[] = { &r->y, &r->out, &r->a, &r->b, &r->conv, &r->matrix };
+    struct check_buf *const on[] = { &out.y, &out.out, &out.a, &out.b, &out.conv, &out.matrix };
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        on[i]->t = to_gpu(be, all[i]);
+    d.x.t = to_gpu(be, &o->x);
+    d.w = floats_to_gpu(be, o->w, taps * cols);
+    d.bias = floats_to_gpu(be, o->bias, heads);
+    d.scale = floats_to_gpu(be, o->scale, heads);
+    ops_begin(be, N_ROWS);
+    ops_delta_gates(be, out.a.t, out.b.t, d.bias, d.scale);
+    run_views(be, k, &d, &out, views, (int)ARRAY_LEN(views));
+    struct state_layer st = layer_of(k, out.conv.t.data, out.matrix.t.data);
+    ops_state_copy(be, &st, 3, 2);
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        from_gpu(be, all[i], on[i]->t);
+    be->ops->free(be, MEM_CAT_SCRATCH, d.x.t.data, o->x.n * sizeof(float));
+    be->ops->free(be, MEM_CAT_SCRATCH, d.w, taps * cols * sizeof(float));
+    be->ops->free(be, MEM_CAT_SCRATCH, d.bias, heads * sizeof(float));
+    be->ops->free(be, MEM_CAT_SCRATCH, d.scale, heads * sizeof(float));
+}
+
+static const struct state_case cases[] = {
+    { 4, 2, 16, 16, 4, true, false },    { 4, 2, 16, 16, 4, false, true },
+    { 3, 3, 8, 20, 4, true, false },     { 6, 2, 128, 128, 4, true, false },
+    { 6, 2, 64, 70, 3, false, false },   { 1, 1, 2, 1, 2, true, false },
+    { 2, 1, 256, 256, 8, false, false }, { 5, 5, 34, 129, 4, true, true },
+    { 16, 4, 128, 128, 4, false, true },
+};
+
+void check_state_cuda(struct check *c, struct backend *be)
+{
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct state_case *k = &cases[i];
+        struct operands o;
+        struct results want, got;
+        operands_init(&o, k);
+        results_init(&want, &o, k);
+        results_init(&got, &o, k);
+        run(c->ref, k, &o, &want, views, (int)ARRAY_LEN(views));
+        struct state_layer st = layer_of(k, want.conv.t.data, want.matrix.t.data);
+        ops_state_copy(c->ref, &st, 3, 2);
+        run_gpu(be, k, &o, &got);
+        check_that(c, results_same(&want, &got), "cuda/state %d of %d heads [%d][%d], %d taps%s",
+                   k->key_heads, k->heads, k->key_dim, k->value_dim, k->taps,
+                   k->special ? ", special values" : "");
+        operands_free(&o);
+        results_free(&want);
+        results_free(&got);
+    }
+}
+
 void check_state(struct check *c)
 {
-    static const struct state_case cases[] = {
-        { 4, 2, 16, 16, 4, true, false },    { 4, 2, 16, 16, 4, false, true },
-        { 3, 3, 8, 20, 4, true, false },     { 6, 2, 128, 128, 4, true, false },
-        { 6, 2, 64, 70, 3, false, false },   { 1, 1, 2, 1, 2, true, false },
-        { 2, 1, 256, 256, 8, false, false }, { 5, 5, 34, 129, 4, true, true },
-        { 16, 4, 128, 128, 4, false, true },
-    };
     if (check_wants(c, "state"))
         for (size_t i = 0; i < ARRAY_LEN(cases); i++)
             check_case(c, &cases[i]);

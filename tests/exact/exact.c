@@ -1,6 +1,8 @@
 /* exact.c - models x backend configurations x scenarios x requests: every cell must give the bytes of the first one.
  *
- *   exact [--quick] [--families] [--write-digests] [MODEL...]     from the repository's root
+ *   exact [--quick] [--families] [--write-digests] [--device cuda] [MODEL...]     from the repository's root
+ *
+ * --device cuda: the GPU's configurations instead of the CPU's, with its plain kernels as the base.
  *
  * The base of a tiny model is the ref backend with whole prompts alone. Real models are slow on ref: their base is the fast backend
  * and plain C computes one short request. --quick leaves out the real models but the default one. --write-digests computes the base's
@@ -8,6 +10,7 @@
  * columns; --families runs them alone. */
 #include "exact.h"
 #include "base/log.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "support/test_model.h"
 
 #include <glob.h>
@@ -84,6 +87,15 @@ static const struct lab_config configs[] = {
     { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO },
 };
 
+/* The GPU's: the plain kernels are the base. */
+static const struct lab_config gpu_configs[] = {
+    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0 },
+    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0 },
+    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000 },
+    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5 },
+};
+static bool is_gpu; /* --device cuda */
+
 static const struct scenario scenarios[] = {
     { "whole", SCHEDULE_ALONE, 0 },           { "chunk 1", SCHEDULE_ALONE, 1 },
     { "chunk 7", SCHEDULE_ALONE, 7 },         { "chunk 64", SCHEDULE_ALONE, 64 },
@@ -114,6 +126,12 @@ static const struct cache_cell {
     { "cpu", "avx512", 1, { "whole" }, false },
 };
 
+static const struct cache_cell gpu_cache_cells[] = {
+    { "cuda plain", NULL, 1, { "whole" }, false },
+    { "cuda", NULL, 1, { "whole", "chunk 7", "mixed 1" }, true },
+    { "cuda", NULL, 1, { "chunk 1", "preempted 1", "shared half" }, true },
+};
+
 #define CACHE_REQUESTS 3 /* short, greedy, logprobs */
 
 /* Real models: the scenarios of the configurations whose numbers are already known to agree on the tiny models. Preemption and
@@ -132,8 +150,10 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
                                               : s->schedule != SCHEDULE_WARM || c->keep_pages > 0);
     if (c->keep_pages > 0)
         return s->schedule != SCHEDULE_FORKED && s->schedule != SCHEDULE_ALONE;
-    if (strcmp(c->name, "cpu 2 threads") == 0)
+    if (strcmp(c->name, "cpu 2 threads") == 0 || strcmp(c->name, "cuda") == 0)
         return s->schedule != SCHEDULE_WARM;
+    if (is_gpu) /* the plain kernels: their speed is no matter of theirs */
+        return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
     if (!m->is_real)
         return s->schedule == SCHEDULE_ALONE || s->schedule == SCHEDULE_MIXED;
     return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
@@ -366,10 +386,11 @@ static void run_scenario(struct lab *lab, const struct exact_model *m, const str
 /* --- digests --- */
 
 struct digest_line {
-    char model[64], sum[65];
+    char model[64], numerics[64], sum[65];
 };
 
-static struct digest_line digests[ARRAY_LEN(models)];
+#define DIGESTS_MAX 64
+static struct digest_line digests[DIGESTS_MAX];
 static int n_digests;
 static bool is_writing;
 
@@ -377,10 +398,11 @@ static void digests_read(void)
 {
     FILE *f = fopen(DIGESTS, "r");
     char line[256];
-    while (f && fgets(line, sizeof(line), f) && n_digests < (int)ARRAY_LEN(digests))
-        if (line[0] != '#' &&
-            sscanf(line, "%63s cpu-1 %64s", digests[n_digests].model, digests[n_digests].sum) == 2)
+    while (f && fgets(line, sizeof(line), f) && n_digests < DIGESTS_MAX) {
+        struct digest_line *d = &digests[n_digests];
+        if (line[0] != '#' && sscanf(line, "%63s %63s %64s", d->model, d->numerics, d->sum) == 3)
             n_digests++;
+    }
     if (f)
         fclose(f);
 }
@@ -395,7 +417,7 @@ static bool digests_write(void)
             "digest.\n# A changed line is a new numeric version: say so in the commit.\n"
             "# Written by: build/release/tests/exact/exact --write-digests\n");
     for (int i = 0; i < n_digests; i++)
-        fprintf(f, "%s cpu-1 %s\n", digests[i].model, digests[i].sum);
+        fprintf(f, "%s %s %s\n", digests[i].model, digests[i].numerics, digests[i].sum);
     return fclose(f) == 0;
 }
 
@@ -404,6 +426,7 @@ static void run_digest(struct lab *lab, const struct exact_model *m, const struc
     struct exact_request req;
     struct err err;
     char sum[65];
+    const char *numerics = lab->be->ops->numerics;
     bool is_slow = m->is_real && strcmp(c->backend, "ref") == 0;
     request_init(&req, "digest", m, lab->n_vocab, 0);
     if (is_slow)
@@ -413,11 +436,14 @@ static void run_digest(struct lab *lab, const struct exact_model *m, const struc
         return;
     }
     int i = 0;
-    while (i < n_digests && strcmp(digests[i].model, m->name) != 0)
+    while (i < n_digests &&
+           (strcmp(digests[i].model, m->name) != 0 || strcmp(digests[i].numerics, numerics) != 0))
         i++;
-    if (i == n_digests && is_writing) {
-        snprintf(digests[n_digests].model, sizeof(digests[0].model), "%s", m->name);
-        memcpy(digests[n_digests++].sum, sum, sizeof(sum));
+    if (is_writing && i < DIGESTS_MAX) {
+        snprintf(digests[i].model, sizeof(digests[i].model), "%s", m->name);
+        snprintf(digests[i].numerics, sizeof(digests[i].numerics), "%s", numerics);
+        memcpy(digests[i].sum, sum, sizeof(sum));
+        n_digests += i == n_digests;
     }
     if (i < n_digests && strcmp(digests[i].sum, sum) == 0)
         pass();
@@ -433,8 +459,8 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     struct lab lab;
     struct err err;
     enum err_code code = lab_open(&lab, path, c, &err);
-    if (code == ERR_UNSUPPORTED) {
-        skip("cpu-feature", err.text);
+    if (code == ERR_UNSUPPORTED || (is_gpu && code == ERR_NOT_FOUND)) {
+        skip(is_gpu ? "no-gpu" : "cpu-feature", err.text);
         return;
     }
     if (code) {
@@ -479,7 +505,7 @@ static void run_cache_cell(const struct exact_model *m, const char *path,
     snprintf(name, sizeof(name), "%s %s %d, cache %s", k->backend, k->level ? k->level : "auto",
              k->threads, dtype_info(type)->name);
     enum err_code code = lab_open(&lab, path, &c, &err);
-    if (code == ERR_UNSUPPORTED)
+    if (code == ERR_UNSUPPORTED || (is_gpu && code == ERR_NOT_FOUND))
         return; /* told by the configurations */
     if (code) {
         fail(m->name, name, "load", err.text);
@@ -497,11 +523,14 @@ static void run_caches(const struct exact_model *m, const char *path)
 {
     for (size_t t = 0; t < ARRAY_LEN(cache_types); t++) {
         bool is_base = true;
-        if (m->is_real && dtype_info(cache_types[t])->block_elems == 1)
+        const struct cache_cell *cells = is_gpu ? gpu_cache_cells : cache_cells;
+        size_t n = is_gpu ? ARRAY_LEN(gpu_cache_cells) : ARRAY_LEN(cache_cells);
+        if (is_gpu ? cache_types[t] != DTYPE_BF16
+                   : m->is_real && dtype_info(cache_types[t])->block_elems == 1)
             continue;
-        for (size_t k = 0; k < ARRAY_LEN(cache_cells); k++)
-            if (cache_cells[k].is_real || !m->is_real)
-                run_cache_cell(m, path, &cache_cells[k], cache_types[t], &is_base);
+        for (size_t k = 0; k < n; k++)
+            if (cells[k].is_real || !m->is_real)
+                run_cache_cell(m, path, &cells[k], cache_types[t], &is_base);
     }
 }
 
@@ -516,11 +545,13 @@ static void run_model(const struct exact_model *m)
     }
     memset(columns, 0, sizeof(columns));
     int before = n_failed, passed = n_passed;
-    size_t first = m->is_real ? 2 : 0; /* "cpu 2 threads" or "ref" */
-    run_config(m, path, &configs[first], true);
-    for (size_t c = 0; c < ARRAY_LEN(configs) && !is_writing; c++)
+    const struct lab_config *all = is_gpu ? gpu_configs : configs;
+    size_t first = m->is_real && !is_gpu ? 2 : 0; /* "cpu 2 threads" or the oracle */
+    size_t n = is_gpu ? ARRAY_LEN(gpu_configs) : ARRAY_LEN(configs);
+    run_config(m, path, &all[first], true);
+    for (size_t c = 0; c < n && !is_writing; c++)
         if (c != first)
-            run_config(m, path, &configs[c], false);
+            run_config(m, path, &all[c], false);
     if (m->has_caches && !is_writing)
         run_caches(m, path);
     if (m->is_family && is_embedder)
@@ -539,9 +570,12 @@ static bool is_named(const char *name, int argc, char **argv)
 {
     bool has_names = false;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], name) == 0)
+        if (strcmp(argv[i], "--device") == 0)
+            i++;
+        else if (strcmp(argv[i], name) == 0)
             return true;
-        has_names = has_names || strncmp(argv[i], "--", 2) != 0;
+        else
+            has_names = has_names || strncmp(argv[i], "--", 2) != 0;
     }
     return !has_names;
 }
@@ -572,11 +606,19 @@ int main(int argc, char **argv)
             is_writing = true;
         else if (strcmp(argv[i], "--families") == 0)
             has_families = true;
+        else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
+            is_gpu = strcmp(argv[++i], "cuda") == 0;
+    }
+    struct cuda_device gpu;
+    struct err err;
+    if (is_gpu && cuda_device_find(0, &gpu, &err)) {
+        skip("no-gpu", err.text);
+        printf("0 passed, 0 failed, 1 skipped\n");
+        return 0;
     }
     for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
         buf_init(&base[i], MEM_CAT_BASE, (size_t)1 << 22);
-    if (!is_writing)
-        digests_read();
+    digests_read();
     for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
         if (!is_named(models[m].name, argc, argv))
             continue;

@@ -23,7 +23,7 @@ enum drafts {
 
 struct lab_config {
     const char *name;
-    const char *backend; /* "ref" or "cpu" */
+    const char *backend; /* "ref", "cpu", "cuda", or "cuda plain": its oracle */
     const char *level;   /* cpu: name of a level; NULL = all that the machine has */
     int threads;
     enum dtype cache_type;

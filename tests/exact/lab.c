@@ -2,6 +2,7 @@
 #include "engine/sample.h"
 #include "exact.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/ref.h"
 #include "sha.h"
 
@@ -15,6 +16,10 @@ static enum err_code lab_open_backend(struct lab *lab, const struct lab_config *
 {
     if (strcmp(config->backend, "ref") == 0)
         return ref_backend_open(&lab->be, err);
+    if (strncmp(config->backend, "cuda", 4) == 0) {
+        struct cuda_options cuda = { .is_plain = strcmp(config->backend, "cuda plain") == 0 };
+        return cuda_backend_open(&cuda, &lab->be, err);
+    }
     struct cpu_options o = { .threads = config->threads };
     enum err_code code = config->level ? cpu_level_parse(config->level, &o.level, err) : ERR_OK;
     if (!code && !cpu_level_available(o.level))

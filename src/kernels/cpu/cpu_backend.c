@@ -91,6 +91,7 @@ static void cpu_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), v
 static const struct backend_ops cpu_ops = {
     .api_version = BACKEND_API,
     .name = "cpu",
+    .numerics = BACKEND_NUMERICS_CPU,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .upload = cpu_upload,

@@ -137,6 +137,7 @@ static void ref_close(struct backend *be)
 static const struct backend_ops ref_ops = {
     .api_version = BACKEND_API,
     .name = "ref",
+    .numerics = BACKEND_NUMERICS_CPU,
     .alloc = ref_alloc,
     .free = ref_free,
     .upload = ref_copy_in,

@@ -1,0 +1,266 @@
+/* Attention of many rows: a block of eight warps, 16 slots each, walks the pages of a sequence; K and V come into shared memory two pages
+ * deep. The steps are those of attention.cuh, so a row has the bits that it has alone. Heads of up to 128 columns. */
+#include "kernels/cuda/attention.cuh"
+
+#define WARPS 8
+
+static __device__ __forceinline__ void copy_async(void *dst, const void *src)
+{
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)),
+        "l"(src)
+        : "memory");
+}
+
+/* K and V of a page; 16-byte pieces of a row are swizzled by its number, so that a warp's reads meet no bank twice. */
+template <int DIM>
+static __device__ __forceinline__ void load_page(uint8_t *to, const uint16_t *page, int thread)
+{
+    const uint8_t *from = (const uint8_t *)page;
+    const int K_PIECES = DIM / 8; /* of a position */
+    for (int i = thread; i < CU_PAGE * K_PIECES; i += WARPS * CU_WARP) {
+        int row = i / K_PIECES, c = i % K_PIECES;
+        copy_async(to + (row * K_PIECES + (c ^ (row & 7))) * 16, from + (int64_t)i * 16);
+    }
+    to += CU_PAGE * DIM * 2;
+    from += CU_PAGE * DIM * 2;
+    for (int i = thread; i < DIM * 8; i += WARPS * CU_WARP) {
+        int row = i / 8, c = i % 8;
+        copy_async(to + (row * 8 + (c ^ (row & 7))) * 16, from + (int64_t)i * 16);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Pieces 2q and 2q + 1 of a run of 64 elements of row `row`. */
+static __device__ __forceinline__ void read_run(uint4 &x, uint4 &y, const uint8_t *at, int row,
+                                                int pieces, int run, int q)
+{
+    const uint4 *r = (const uint4 *)(at + row * pieces * 16);
+    x = r[(run * 8 + 2 * q) ^ (row & 7)];
+    y = r[(run * 8 + 2 * q + 1) ^ (row & 7)];
+}
+
+template <bool IS_BF16>
+static __device__ __forceinline__ void product4(float c[4], const uint32_t a[4][4], const uint4 &x,
+                                                const uint4 &y)
+{
+    cu_mma<IS_BF16>(c, a[0], x.x, x.y);
+    cu_mma<IS_BF16>(c, a[1], x.z, x.w);
+    cu_mma<IS_BF16>(c, a[2], y.x, y.y);
+    cu_mma<IS_BF16>(c, a[3], y.z, y.w);
+}
+
+template <int DIM> struct wide_state {
+    float m[2], l[4], o[DIM / 8][4];
+};
+
+template <int DIM> static __device__ __forceinline__ void clear(wide_state<DIM> &st)
+{
+    st.m[0] = st.m[1] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        st.l[i] = 0;
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            st.o[n][i] = 0;
+}
+
+/* Scores of the warp's 16 slots with a page, capped and masked; their rows' maxima join m. */
+template <bool IS_BF16, int DIM>
+static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attention &p,
+                                                 const uint16_t *sq, const uint8_t *k, int key0,
+                                                 const int pos[2], int lane)
+{
+    int g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[n][i] = 0;
+#pragma unroll
+    for (int v = 0; v < DIM / CU_UNIT; v++) {
+        uint32_t a[4][4];
+        const uint4 *lo = (const uint4 *)(sq + g * DIM + v * CU_UNIT + q * 16);
+        const uint4 *hi = (const uint4 *)(sq + (g + 8) * DIM + v * CU_UNIT + q * 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint4 x = lo[i], y = hi[i];
+            a[2 * i][0] = x.x, a[2 * i][2] = x.y, a[2 * i + 1][0] = x.z, a[2 * i + 1][2] = x.w;
+            a[2 * i][1] = y.x, a[2 * i][3] = y.y, a[2 * i + 1][1] = y.z, a[2 * i + 1][3] = y.w;
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            uint4 x, y;
+            read_run(x, y, k, n * 8 + g, DIM / 8, v, q);
+            product4<IS_BF16>(c[n], a, x, y);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[n][i] = score_of(p, c[n][i], pos[i / 2], key0 + n * 8 + 2 * q + i % 2);
+}
+
+template <bool IS_BF16, int DIM>
+static __device__ __forceinline__ void add_page(wide_state<DIM> &st, float c[8][4],
+                                                const uint8_t *v, int lane)
+{
+    const uint32_t one = IS_BF16 ? 0x3F803F80u : 0x3C003C00u;
+    int g = lane / 4, q = lane % 4;
+    float m[2] = { st.m[0], st.m[1] }, base[2], alpha[2];
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            m[i / 2] = fmaxf(m[i / 2], c[n][i]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        m[i] = fmaxf(m[i], __shfl_xor_sync(0xFFFFFFFFu, m[i], 1));
+        m[i] = fmaxf(m[i], __shfl_xor_sync(0xFFFFFFFFu, m[i], 2));
+        base[i] = base_of(m[i]);
+        alpha[i] = weight_of(st.m[i], base[i]);
+        st.m[i] = m[i];
+    }
+    uint32_t a[4][4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *s = &c[2 * j + i / 2][i % 2 * 2];
+            a[j][i] = cu_pack2<IS_BF16>(weight_of(s[0], base[i % 2]), weight_of(s[1], base[i % 2]));
+        }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        st.l[i] *= alpha[i / 2];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        cu_mma<IS_BF16>(st.l, a[j], one, one);
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++) {
+        uint4 x, y;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            st.o[n][i] *= alpha[i / 2];
+        read_run(x, y, v, n * 8 + g, 8, 0, q);
+        product4<IS_BF16>(st.o[n], a, x, y);
+    }
+}
+
+template <int DIM>
+static __device__ __forceinline__ void merge(wide_state<DIM> &to, const wide_state<DIM> &st)
+{
+    float a[2], b[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        merge_factors(to.m[i], st.m[i], a[i], b[i]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to.l[i] = fmaf(st.l[i], b[i / 2], to.l[i] * a[i / 2]);
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to.o[n][i] = fmaf(st.o[n][i], b[i / 2], to.o[n][i] * a[i / 2]);
+}
+
+template <int DIM>
+static __device__ void store(const cu_attention &p, const wide_state<DIM> &st, const slot at[2],
+                             int q)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (at[i].row < 0)
+            continue;
+        float inv = 1.0f / st.l[2 * i];
+        float *to = p.out.data + (int64_t)at[i].row * p.out.stride + at[i].head * p.kv.head_dim;
+        bool ok = true;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                int d = n * 8 + 2 * q + k;
+                float v = st.o[n][2 * i + k] * inv;
+                bool is_ok = isfinite(v);
+                if (d < p.kv.head_dim) {
+                    to[d] = is_ok ? v : 0;
+                    ok = ok && is_ok;
+                }
+            }
+        if (!ok)
+            p.flags[at[i].row] = 1;
+    }
+}
+
+template <bool IS_BF16, int DIM>
+static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention p)
+{
+    extern __shared__ __align__(128) uint8_t smem[];
+    const int PAGE_BYTES = 2 * CU_PAGE * DIM * 2;
+    uint16_t *sq = (uint16_t *)(smem + 2 * PAGE_BYTES);
+    int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP, g = (int)blockIdx.x;
+    cu_wait_before();
+    cu_tile tile = p.tiles[gridDim.y - 1 - blockIdx.y]; /* those with most to do first */
+    cu_seq s = p.seqs[tile.seq];
+    int per = p.n_heads / p.kv.n_kv_heads;
+    int last_slot = min(tile.slot0 + WARPS * CU_SLOTS, s.n_rows * per) - 1;
+    int page0 = first_page(p, s.pos0 + tile.slot0 / per),
+        page1 = (s.pos0 + last_slot / per) / CU_PAGE;
+    int slot0 = tile.slot0 + warp * CU_SLOTS;
+    load_page<DIM>(smem, kv_page(p.kv, p.pages[s.pages + page0], g), (int)threadIdx.x);
+    load_q<IS_BF16>(p, s, g, slot0, sq + warp * CU_SLOTS * DIM, lane, CU_WARP);
+    __syncwarp();
+    slot at[2] = { slot_of(p, s, g, slot0 + lane / 4), slot_of(p, s, g, slot0 + lane / 4 + 8) };
+    int pos[2] = { at[0].pos, at[1].pos };
+    /* The pages that some slot of the warp sees. */
+    int warp_last = min(slot0 + CU_SLOTS, s.n_rows * per) - 1;
+    int mine0 = first_page(p, s.pos0 + slot0 / per);
+    int mine1 = slot0 <= warp_last ? (s.pos0 + warp_last / per) / CU_PAGE : -1;
+    wide_state<DIM> st, total;
+    clear(total);
+    clear(st);
+    for (int i = 0; i < 2; i++)
+        if (p.sinks && at[i].row >= 0) {
+            total.m[i] = p.sinks[at[i].head];
+            total.l[2 * i] = total.l[2 * i + 1] = 1;
+        }
+    for (int page = page0, i = 0; page <= page1; page++, i++) {
+        if (page < page1)
+            load_page<DIM>(smem + (i + 1) % 2 * PAGE_BYTES,
+                           kv_page(p.kv, p.pages[s.pages + page + 1], g), (int)threadIdx.x);
+        if (page < page1)
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+        else
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+        if (page >= mine0 && page <= mine1) {
+            const uint8_t *k = smem + i % 2 * PAGE_BYTES;
+            float c[8][4];
+            scores_of<IS_BF16, DIM>(c, p, sq + warp * CU_SLOTS * DIM, k, page * CU_PAGE, pos, lane);
+            add_page<IS_BF16, DIM>(st, c, k + CU_PAGE * DIM * 2, lane);
+            if (page % 4 == 3 || page == mine1) {
+                merge(total, st);
+                clear(st);
+            }
+        }
+        __syncthreads();
+    }
+    store<DIM>(p, total, at, lane % 4);
+}
+
+template <bool IS_BF16, int DIM> static int launch(const cu_attention *p, cu_stream s)
+{
+    size_t smem = 2 * 2 * CU_PAGE * DIM * 2 + WARPS * CU_SLOTS * DIM * 2;
+    return cu_launch_big(k_wide<IS_BF16, DIM>,
+                         dim3((unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
+                         dim3(WARPS * CU_WARP), smem, s, *p);
+}
+
+int cu_attention_wide(const cu_attention *p, cu_stream s)
+{
+    if (p->kv.pad_dim == 64)
+        return p->kv.type ? launch<true, 64>(p, s) : launch<false, 64>(p, s);
+    return p->kv.type ? launch<true, 128>(p, s) : launch<false, 128>(p, s);
+}

@@ -1,0 +1,264 @@
+/* The CUDA backend's device: finding it, memory, order, faults. */
+#include "kernels/cuda/cuda_int.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ARCH_MIN 80
+
+bool cuda_is_built(void)
+{
+    return true;
+}
+
+enum err_code cuda_device_find(int device, struct cuda_device *out, struct err *err)
+{
+    int n = 0;
+    struct cudaDeviceProp prop;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    size_t free_bytes = 0, bytes = 0;
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+        return err_set(err, ERR_NOT_FOUND, "no NVIDIA GPU is here; --device cpu runs without");
+    if (e != cudaSuccess)
+        return err_set(err, ERR_NOT_FOUND,
+                       "no NVIDIA GPU can be used: %s (is the driver installed?); --device cpu "
+                       "runs without",
+                       cudaGetErrorString(e));
+    if (device < 0 || device >= n)
+        return err_set(err, ERR_NOT_FOUND, "there is no GPU %d: %d are here, counted from 0",
+                       device, n);
+    e = cudaGetDeviceProperties(&prop, device);
+    if (e == cudaSuccess)
+        e = cudaSetDevice(device);
+    if (e == cudaSuccess)
+        e = cudaMemGetInfo(&free_bytes, &bytes);
+    if (e != cudaSuccess)
+        return err_set(err, ERR_IO, "GPU %d: %s", device, cudaGetErrorString(e));
+    snprintf(out->name, sizeof(out->name), "%.127s", prop.name);
+    out->major = prop.major;
+    out->minor = prop.minor;
+    out->free_bytes = (int64_t)free_bytes;
+    out->bytes = (int64_t)bytes;
+    if (prop.major * 10 + prop.minor < ARCH_MIN)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "GPU %d, %s: compute capability %d.%d, at least 8.0 is needed", device,
+                       prop.name, prop.major, prop.minor);
+    return ERR_OK;
+}
+
+/* --- memory --- */
+
+void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct err *err)
+{
+    void *p = NULL;
+    cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    if (e == cudaSuccess)
+        e = cudaMemset(p, 0, bytes);
+    if (e == cudaSuccess) {
+        st->bytes += (int64_t)bytes;
+        return p;
+    }
+    size_t free_bytes = 0, all = 0;
+    (void)cudaGetLastError(); /* a refused allocation is not a fault of the device */
+    (void)cudaMemGetInfo(&free_bytes, &all);
+    err_set(err, ERR_NOMEM,
+            "%s: no memory for %zu MiB on GPU %d: %zu of %zu MiB are free, %lld are ours", what,
+            bytes >> 20, st->device, free_bytes >> 20, all >> 20, (long long)(st->bytes >> 20));
+    return NULL;
+}
+
+void cuda_give(struct cuda_state *st, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    (void)cudaFree(p);
+    st->bytes -= (int64_t)bytes;
+}
+
+static size_t xq_bytes(int64_t in)
+{
+    size_t cols = (size_t)((in + CU_UNIT - 1) / CU_UNIT * CU_UNIT);
+    return (cols * CUDA_ROW_CHUNK + (size_t)CUDA_ROW_SLACK * CU_UNIT) * sizeof(uint16_t);
+}
+
+enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *err)
+{
+    if (in <= st->xq_in)
+        return ERR_OK;
+    uint16_t *xq = cuda_take(st, xq_bytes(in), "activations", err);
+    if (!xq)
+        return ERR_NOMEM;
+    cuda_sync(st);
+    cuda_give(st, st->xq, xq_bytes(st->xq_in));
+    st->xq = xq;
+    st->xq_in = in;
+    return ERR_OK;
+}
+
+static void *cuda_alloc(struct backend *be, enum mem_cat cat, size_t bytes)
+{
+    return cuda_take(cuda_of(be), bytes, "", NULL);
+}
+
+static void cuda_free(struct backend *be, enum mem_cat cat, void *p, size_t bytes)
+{
+    cuda_sync(cuda_of(be));
+    cuda_give(cuda_of(be), p, bytes);
+}
+
+static void cuda_upload(struct backend *be, void *dst, const void *host, size_t bytes)
+{
+    struct cuda_state *st = cuda_of(be);
+    cuda_sync(st);
+    cuda_fault(st, "upload", (int)cudaMemcpy(dst, host, bytes, cudaMemcpyHostToDevice));
+}
+
+static void cuda_download(struct backend *be, void *host, const void *src, size_t bytes)
+{
+    struct cuda_state *st = cuda_of(be);
+    cuda_sync(st);
+    cuda_fault(st, "download", (int)cudaMemcpy(host, src, bytes, cudaMemcpyDeviceToHost));
+}
+
+static enum err_code cuda_wait(struct backend *be, struct err *err)
+{
+    struct cuda_state *st = cuda_of(be);
+    cuda_sync(st);
+    if (!st->has_failed)
+        return ERR_OK;
+    st->has_failed = false;
+    return err_set(err, st->fault.code, "%s", st->fault.text);
+}
+
+static void cuda_begin(struct backend *be, int n_rows)
+{
+    struct cuda_state *st = cuda_of(be);
+    struct cu_clear c = { .flags = st->flags, .n = n_rows };
+    st->n_rows = n_rows;
+    cuda_add(st, CUDA_OP_CLEAR, &c, sizeof(c));
+}
+
+static void cuda_failed(struct backend *be, uint8_t *flags)
+{
+    struct cuda_state *st = cuda_of(be);
+    cuda_flush(st);
+    size_t bytes = (size_t)st->n_rows * sizeof(*st->flags);
+    cuda_fault(st, "row flags",
+               (int)cudaMemcpyAsync(st->host_flags, st->flags, bytes, cudaMemcpyDeviceToHost,
+                                    (cudaStream_t)st->stream));
+    cuda_sync(st);
+    for (int t = 0; t < st->n_rows; t++)
+        flags[t] |= st->has_failed || st->host_flags[t];
+}
+
+/* --- open and close --- */
+
+static void cuda_close(struct backend *be)
+{
+    struct cuda_state *st = cuda_of(be);
+    if (st->stream)
+        (void)cudaStreamSynchronize((cudaStream_t)st->stream);
+    cuda_record_release(st);
+    for (int i = 0; i < CUDA_TABLES; i++)
+        cuda_give(st, st->tables[i].data, st->tables[i].bytes);
+    cuda_give(st, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));
+    if (st->xq)
+        cuda_give(st, st->xq, xq_bytes(st->xq_in));
+    cuda_give(st, st->partial, CUDA_PARTIAL);
+    (void)cudaFreeHost(st->host_flags);
+    if (st->stream)
+        (void)cudaStreamDestroy((cudaStream_t)st->stream);
+    mem_free(MEM_CAT_BASE, (void *)be->ops);
+    mem_free(MEM_CAT_BASE, st);
+    mem_free(MEM_CAT_BASE, be);
+}
+
+static void cuda_exp_scaled(struct backend *be, float *y, const float *x, int64_t n, float max,
+                            float t)
+{
+    struct backend *host = cuda_of(be)->host;
+    host->ops->exp_scaled(host, y, x, n, max, t);
+}
+
+static int64_t cuda_argmax(struct backend *be, const float *x, int64_t n, bool *finite)
+{
+    struct backend *host = cuda_of(be)->host;
+    return host->ops->argmax(host, x, n, finite);
+}
+
+static int cuda_threads(const struct backend *be)
+{
+    struct backend *host = cuda_of(be)->host;
+    return host->ops->threads(host);
+}
+
+static void cuda_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx,
+                          int64_t n)
+{
+    struct backend *host = cuda_of(be)->host;
+    host->ops->parallel(host, fn, ctx, n);
+}
+
+/* Each backend has its own table: what the host backend lends is in it or not. */
+static const struct backend_ops *cuda_table(struct cuda_state *st, struct backend *host)
+{
+    struct backend_ops *ops = mem_alloc(MEM_CAT_BASE, sizeof(*ops));
+    *ops = cuda_ops_base;
+    snprintf(st->numerics, sizeof(st->numerics), "cuda-%d-sm_%d", CUDA_NUMERICS, st->arch);
+    ops->numerics = st->numerics;
+    ops->alloc = cuda_alloc;
+    ops->free = cuda_free;
+    ops->upload = cuda_upload;
+    ops->download = cuda_download;
+    ops->wait = cuda_wait;
+    ops->close = cuda_close;
+    ops->begin = cuda_begin;
+    ops->failed = cuda_failed;
+    if (host && host->ops->exp_scaled)
+        ops->exp_scaled = cuda_exp_scaled;
+    if (host && host->ops->argmax)
+        ops->argmax = cuda_argmax;
+    if (host && host->ops->threads && host->ops->parallel) {
+        ops->threads = cuda_threads;
+        ops->parallel = cuda_parallel;
+    }
+    return ops;
+}
+
+static enum err_code cuda_init(struct cuda_state *st, struct err *err)
+{
+    cudaStream_t stream = NULL;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
+        cudaMallocHost((void **)&st->host_flags, BACKEND_ROWS_MAX * sizeof(*st->host_flags)) ||
+        cudaDeviceGetAttribute(&st->n_sm, cudaDevAttrMultiProcessorCount, st->device))
+        return err_set(err, ERR_IO, "GPU %d: %s", st->device,
+                       cudaGetErrorString(cudaGetLastError()));
+    st->stream = stream;
+    st->flags = cuda_take(st, BACKEND_ROWS_MAX * sizeof(*st->flags), "step buffers", err);
+    st->partial = cuda_take(st, CUDA_PARTIAL, "step buffers", err);
+    return st->flags && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
+}
+
+enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **out, struct err *err)
+{
+    struct cuda_device dev;
+    enum err_code code = cuda_device_find(o->device, &dev, err);
+    if (code)
+        return code;
+    struct backend *be = mem_alloc(MEM_CAT_BASE, sizeof(*be));
+    struct cuda_state *st = mem_alloc(MEM_CAT_BASE, sizeof(*st));
+    be->state = st;
+    st->arch = dev.major * 10 + dev.minor;
+    be->ops = cuda_table(st, o->host);
+    st->host = o->host;
+    st->device = o->device;
+    st->is_plain = o->is_plain;
+    code = cuda_init(st, err);
+    if (code) {
+        cuda_close(be);
+        return code;
+    }
+    *out = be;
+    return ERR_OK;
+}

@@ -1,0 +1,164 @@
+/* cuda_int.h - what the files of the CUDA backend share. backend.c: the device, memory, order. record.c: commands, graphs, host arrays.
+ * ops.c: from ops to commands. pack.c: weights. */
+#ifndef PLUMB_KERNELS_CUDA_CUDA_INT_H
+#define PLUMB_KERNELS_CUDA_CUDA_INT_H
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/params.h"
+
+/* Version of the contract of docs/numerics.md, section CUDA. */
+#define CUDA_NUMERICS 1
+/* Rows of a product at a time: what the buffer of bf16 activations has room for. */
+#define CUDA_ROW_CHUNK 2048
+/* Extra rows in that buffer: a block of tokens reads past the last one. */
+#define CUDA_ROW_SLACK    128
+#define CUDA_COMMANDS_MAX ((size_t)2 << 20) /* bytes */
+#define CUDA_ARENA_BYTES  ((size_t)8 << 20)
+#define CUDA_PAGES_MAX    ((size_t)4 << 20)  /* entries */
+#define CUDA_PARTIAL      ((size_t)96 << 20) /* bytes of partial sums, of products or attention */
+#define CUDA_GRAPHS       64
+#define CUDA_GRAPH_BYTES  ((size_t)512 << 10) /* of commands of a graph; longer lists have none */
+#define CUDA_PLANS        4
+#define CUDA_TABLES       2
+
+struct weight {
+    struct weight_shape shape;
+    struct cu_weight w;
+};
+
+enum cuda_op {
+    CUDA_OP_CLEAR,
+    CUDA_OP_EMBED,
+    CUDA_OP_QUANTISE,
+    CUDA_OP_LINEAR,
+    CUDA_OP_LINEAR_WGMMA,
+    CUDA_OP_LINEAR_PLAIN,
+    CUDA_OP_ELEMENTWISE,
+    CUDA_OP_NORM,
+    CUDA_OP_ROPE_TABLE,
+    CUDA_OP_ROPE,
+    CUDA_OP_KV_STORE,
+    CUDA_OP_ATTENTION,
+    CUDA_OP_ATTENTION_PLAIN,
+    CUDA_OP_CONV,
+    CUDA_OP_DELTA_GATES,
+    CUDA_OP_DELTA,
+    CUDA_OP_COUNT
+};
+
+struct cuda_graph {
+    uint64_t hash, age;
+    size_t n;      /* bytes of commands; 0 = free */
+    uint8_t *cmds; /* [CUDA_GRAPH_BYTES] */
+    void *exec;    /* NULL: seen once */
+};
+
+/* Sequences of a step as kernels read them. */
+struct cuda_plan {
+    const struct seq_view *views; /* the caller's, and what they said */
+    struct seq_view *copy;        /* [BACKEND_ROWS_MAX] */
+    int n;
+    int64_t rows;
+    const struct cu_row *dev_rows;
+    const struct cu_seq *dev_seqs;
+    struct cu_seq *seqs; /* host, in the arena */
+};
+
+struct cuda_table {
+    const float *inv_freq;
+    float scale;
+    int half;
+    const int32_t *pos; /* device */
+    int64_t rows;
+    float *data;
+    size_t bytes;
+};
+
+struct cuda_state {
+    struct backend *host;
+    bool is_plain;
+    int device, arch, n_sm; /* arch: 90 = compute capability 9.0 */
+    char numerics[32];
+    void *stream;
+    /* commands that are recorded and not yet run */
+    uint8_t *cmds;
+    size_t n_cmds;
+    struct cuda_graph graphs[CUDA_GRAPHS];
+    uint8_t *graph_cmds;
+    uint64_t next_age;
+    /* host arrays of the recorded commands: pinned memory and its image on the device */
+    uint8_t *arena, *dev_arena;
+    size_t arena_used, arena_sent;
+    int32_t *pages, *dev_pages;
+    size_t pages_used, pages_sent;
+    bool is_busy; /* the stream may still read the arenas */
+    /* what the commands since the last flush have in common */
+    struct cuda_plan plans[CUDA_PLANS];
+    int n_plans;
+    struct cuda_table tables[CUDA_TABLES];
+    int n_tables;
+    const int32_t
+        *pos_at; /* device array of the last positions, and where they stand in the arena */
+    size_t pos_off;
+    int64_t pos_n;
+    /* device memory */
+    uint32_t *flags, *host_flags; /* [BACKEND_ROWS_MAX] */
+    int n_rows;
+    uint16_t *xq;
+    int64_t xq_in; /* columns that it has room for */
+    float *partial;
+    float *staging; /* pinned, [CUDA_STAGING] bytes */
+    int64_t bytes;  /* taken from the device, all together */
+    bool has_failed;
+    struct err fault;
+};
+
+#define CUDA_STAGING ((size_t)64 << 20)
+
+static inline struct cuda_state *cuda_of(const struct backend *be)
+{
+    return be->state;
+}
+
+/* --- record.c --- */
+
+enum err_code cuda_record_init(struct cuda_state *st, struct err *err) MUST_CHECK;
+void cuda_record_release(struct cuda_state *st);
+/* Add a command of n bytes. */
+void cuda_add(struct cuda_state *st, enum cuda_op op, const void *params, size_t n);
+/* Run what is recorded. A fault is kept for wait. */
+void cuda_flush(struct cuda_state *st);
+/* ... and wait until it is done: the arenas are empty then. */
+void cuda_sync(struct cuda_state *st);
+/* Keep a fault: what was being done, and the runtime's error. */
+void cuda_fault(struct cuda_state *st, const char *what, int error);
+/* Room for the arrays of one op: pointers that cuda_put and its like give stay good until the next call. */
+void cuda_room(struct cuda_state *st);
+/* A copy of n bytes for the commands that follow; returns its device address. *host (may be NULL): where it is here. */
+const void *cuda_put(struct cuda_state *st, const void *data, size_t n, void **host);
+/* Positions of rows; the same as the last ones are not copied again. */
+const int32_t *cuda_put_pos(struct cuda_state *st, const int32_t *pos, int64_t n);
+const struct cuda_plan *cuda_put_seqs(struct cuda_state *st, const struct seq_view *seqs, int n,
+                                      int64_t rows);
+
+/* --- backend.c --- */
+
+/* Errors: ERR_NOMEM, with what is free. Zeroed. */
+void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct err *err);
+void cuda_give(struct cuda_state *st, void *p, size_t bytes);
+enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *err) MUST_CHECK;
+
+/* --- pack.c --- */
+
+bool cuda_supports(const struct backend *be, enum dtype type);
+enum err_code cuda_pack(struct backend *be, const struct weight_source *src, struct weight **out,
+                        struct err *err);
+void cuda_unpack_free(struct backend *be, struct weight *w);
+const struct weight_shape *cuda_shape(const struct weight *w);
+
+/* --- ops.c --- */
+
+extern const struct backend_ops cuda_ops_base; /* the ops; memory and order are backend.c's */
+size_t cuda_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);
+
+#endif

@@ -1,0 +1,127 @@
+/* device.cuh - what kernels share: the tensor core's instructions, rounding, the project's own functions, launching. */
+#ifndef PLUMB_KERNELS_CUDA_DEVICE_CUH
+#define PLUMB_KERNELS_CUDA_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cuda/params.h"
+#define FMATH_FN static __host__ __device__ inline
+#include "tensor/fmath.h"
+#include "tensor/fmath_impl.h"
+
+#define CU_WARP 32
+
+/* Launched beside the end of the kernel before it: nothing that that one wrote may be read before this. */
+static __device__ __forceinline__ void cu_wait_before(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* D = A B + C on 16 x 8 x 16: A's and B's fragments as PTX names them (PTX ISA, mma.m16n8k16). */
+template <bool IS_BF16>
+static __device__ __forceinline__ void cu_mma(float c[4], const uint32_t a[4], uint32_t b0,
+                                              uint32_t b1)
+{
+    if (IS_BF16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint32_t cu_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* Two floats to the 16-bit type, nearest even; lo is the low half. */
+template <bool IS_BF16> static __device__ __forceinline__ uint32_t cu_pack2(float lo, float hi)
+{
+    uint32_t d;
+    if (IS_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+
+template <bool IS_BF16> static __device__ __forceinline__ uint16_t cu_pack1(float x)
+{
+    return (uint16_t)cu_pack2<IS_BF16>(x, 0.0f);
+}
+
+/* Whether a 16-bit value is infinite or NaN. */
+template <bool IS_BF16> static __device__ __forceinline__ bool cu_is_odd(uint16_t h)
+{
+    return IS_BF16 ? (h & 0x7F80) == 0x7F80 : (h & 0x7C00) == 0x7C00;
+}
+
+/* 2^x; flushes nothing that matters: arguments are <= 0. */
+static __device__ __forceinline__ float cu_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* A unit's column (0..63) to its place in the order in which lanes of a fragment read: lane t of four has 16 places in a row, four for
+ * each step of 16 columns. */
+static __host__ __device__ __forceinline__ int cu_lane_order(int k)
+{
+    int j = k / 16, r = k % 16;
+    return r % 8 / 2 * 16 + j * 4 + r / 8 * 2 + r % 2;
+}
+
+/* Launch beside the end of what the stream does before. */
+template <typename... P>
+static cudaError_t cu_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, cu_stream s,
+                             const P &...args)
+{
+    cudaLaunchAttribute attr[1];
+    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim = grid;
+    cfg.blockDim = block;
+    cfg.dynamicSmemBytes = smem;
+    cfg.stream = (cudaStream_t)s;
+    cfg.attrs = attr;
+    cfg.numAttrs = 1;
+    return cudaLaunchKernelEx(&cfg, kernel, args...);
+}
+
+/* As cu_launch, of a kernel that takes more shared memory than the default allows: told once per kernel. */
+template <typename... P>
+static cudaError_t cu_launch_big(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                                 cu_stream s, const P &...args)
+{
+    if (smem > 40 * 1024) { /* the kernel has some of its own too */
+        cudaError_t e = cudaFuncSetAttribute(
+            (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+        if (e != cudaSuccess)
+            return e;
+    }
+    return cu_launch(kernel, grid, block, smem, s, args...);
+}
+
+static inline unsigned cu_blocks(int64_t n, int64_t per)
+{
+    return (unsigned)((n + per - 1) / per);
+}
+
+#endif

@@ -1,0 +1,278 @@
+/* Products of many rows by wgmma (compute capability 9.0): the contract of linear.cu, the same bits.
+ *
+ * A block has 128 weight rows (two warpgroups) and N tokens. Weights go from memory to registers as fragments of A and are decoded
+ * there; activations come by bulk copies into a ring of shared memory that one more warp fills. For few tokens each of the 8 segments
+ * is a block of its own, whose sums go to memory and are added in order by a second kernel. */
+#include "kernels/cuda/weight.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#define BLOCK_TILES 8 /* 128 weight rows */
+#define STAGES      6
+/* Two warpgroups that compute and one more warp, or (all of the registers go to two sets of sums) one more warpgroup that hands its own
+ * registers over. */
+#define WIDE                128 /* tokens of the latter */
+#define THREADS(n)          ((n) == WIDE ? 384 : 288)
+#define PER_SM(n)           ((n) == WIDE ? 1 : 2)
+#define SEG_FIRST(i, units) ((int)((int64_t)(i) * (units) / CU_SEGMENTS))
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
+static __device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void bar_init(uint64_t *bar, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(bar)), "r"(count)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bar_wait(uint64_t *bar, int parity)
+{
+    asm volatile(
+        "{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra D; "
+        "bra W; D:}" ::"r"(shared_at(bar)),
+        "r"(parity)
+        : "memory");
+}
+
+static __device__ __forceinline__ void bar_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(bar)) : "memory");
+}
+
+/* The barrier waits for so many bytes; they are copied. */
+static __device__ __forceinline__ void copy_in(void *dst, const void *src, int bytes, uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(bar)),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(shared_at(dst)),
+        "l"(src), "r"(bytes), "r"(shared_at(bar))
+        : "memory");
+}
+
+/* Rows of 128 bytes in atoms of 8, swizzled. */
+static __device__ __forceinline__ uint64_t descriptor(const void *p)
+{
+    return (uint64_t)(shared_at(p) >> 4 & 0x3FFF) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+struct ring {
+    uint64_t full[STAGES], empty[STAGES];
+};
+
+template <int N>
+static __device__ void produce(const cu_linear &p, ring *r, uint8_t *smem, int u0, int u1)
+{
+    const int bytes = N * CU_UNIT * 2;
+    int t0 = (int)blockIdx.x * N;
+    for (int u = u0, i = 0; u < u1; u++, i++) {
+        int s = i % STAGES;
+        if (i >= STAGES)
+            bar_wait(&r->empty[s], (i / STAGES - 1) & 1);
+        copy_in(smem + s * bytes, p.x + ((int64_t)u * p.pad_rows + t0) * CU_UNIT, bytes,
+                &r->full[s]);
+    }
+}
+
+/* Where a warp's 16 rows are. */
+struct place {
+    int job, tile;  /* of the job */
+    int64_t column; /* of the job's first row among all jobs' */
+};
+
+static __device__ place place_of(const cu_linear &p, int warp)
+{
+    int block = (int)blockIdx.y, j = 0;
+    int64_t column = 0;
+    for (; j + 1 < p.n_jobs; j++) {
+        int n = (p.w[j].out + 127) / 128;
+        if (block < n)
+            break;
+        block -= n;
+        column += (int64_t)n * 128;
+    }
+    return { j, block * BLOCK_TILES + warp, column };
+}
+
+template <int N, bool IS_SPLIT>
+static __device__ void store(const cu_linear &p, const place &at, const float *c, int64_t columns,
+                             int lane)
+{
+    const cu_weight &w = p.w[at.job];
+    int t0 = (int)blockIdx.x * N + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        int t = t0 + i / 4 * 8 + i % 2, row = at.tile * CU_TILE_ROWS + lane / 4 + i % 4 / 2 * 8;
+        if (t >= p.rows || row >= w.out)
+            continue;
+        if (IS_SPLIT)
+            p.partial[((int64_t)blockIdx.z * p.rows + t) * columns + at.column + row] = c[i];
+        else
+            p.y[at.job][(int64_t)t * p.stride[at.job] + row] = c[i] * w.post;
+    }
+}
+
+#if HAS_WGMMA
+template <int FORMAT, int GROUP, int N, bool IS_SPLIT>
+static __device__ void consume(const cu_linear &p, ring *r, const uint8_t *smem, int s0, int s1,
+                               int64_t columns)
+{
+    int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP;
+    place at = place_of(p, warp);
+    const cu_weight &w = p.w[at.job];
+    int tiles = (w.out + CU_TILE_ROWS - 1) / CU_TILE_ROWS;
+    int64_t base = (int64_t)(at.tile < tiles ? at.tile : tiles - 1) * w.units;
+    int u = SEG_FIRST(s0, w.units), end = SEG_FIRST(s1, w.units);
+    cu_piece<FORMAT, GROUP> next[2];
+    for (int d = 0; d < 2; d++)
+        if (u + d < end)
+            cu_load_piece(next[d], w.codes, w.scales, base + u + d, lane);
+    cu_wait_before();
+    float acc[N / 2], sum[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        acc[i] = sum[i] = 0;
+    int i = 0;
+    for (int seg = s0; seg < s1; seg++) {
+        int keep = 0, stop = SEG_FIRST(seg + 1, w.units);
+        for (; u < stop; u++, i++) {
+            uint32_t a[4][4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                cu_fragment_of(next[0], k, a[k]);
+            next[0] = next[1];
+            if (u + 2 < end)
+                cu_load_piece(next[1], w.codes, w.scales, base + u + 2, lane);
+            bar_wait(&r->full[i % STAGES], i / STAGES & 1);
+            uint64_t b = descriptor(smem + i % STAGES * (N * CU_UNIT * 2));
+#pragma unroll
+            for (int k = 0; k < N / 2; k++)
+                asm volatile("" : "+f"(acc[k])::"memory");
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                cu_wgmma<N>::run(acc, a[k], b + 2 * k, keep || k > 0);
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+            for (int k = 0; k < N / 2; k++)
+                asm volatile("" : "+f"(acc[k])::"memory");
+            keep = 1;
+            if (threadIdx.x % 128 == 0)
+                bar_arrive(&r->empty[i % STAGES]);
+        }
+#pragma unroll
+        for (int k = 0; k < N / 2; k++)
+            sum[k] += keep ? acc[k] : 0.0f;
+    }
+    if (at.tile < tiles)
+        store<N, IS_SPLIT>(p, at, sum, columns, lane);
+}
+#endif
+
+template <int FORMAT, int GROUP, int N, bool IS_SPLIT>
+static __global__ void __launch_bounds__(THREADS(N), PER_SM(N))
+    k_wgmma(cu_linear p, int64_t columns)
+{
+#if HAS_WGMMA
+    extern __shared__ __align__(1024) uint8_t smem[];
+    __shared__ ring r;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            bar_init(&r.full[i], 1);
+            bar_init(&r.empty[i], 2);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    int s0 = IS_SPLIT ? (int)blockIdx.z : 0, s1 = IS_SPLIT ? s0 + 1 : CU_SEGMENTS;
+    if (threadIdx.x < 256) {
+        if (N == WIDE)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        consume<FORMAT, GROUP, N, IS_SPLIT>(p, &r, smem, s0, s1, columns);
+    } else {
+        if (N == WIDE)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        cu_wait_before();
+        if (threadIdx.x == 256)
+            produce<N>(p, &r, smem, SEG_FIRST(s0, p.w[0].units), SEG_FIRST(s1, p.w[0].units));
+    }
+#endif
+}
+
+/* y = (0 + s0 + ... + s7) * post. */
+static __global__ void k_add_segments(cu_linear p, int64_t columns)
+{
+    cu_wait_before();
+    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int t = (int)blockIdx.y, j = 0;
+    for (; j + 1 < p.n_jobs; j++) {
+        int64_t n = (p.w[j].out + 127) / 128 * 128;
+        if (c < n)
+            break;
+        c -= n;
+    }
+    if (c >= p.w[j].out)
+        return;
+    const float *at =
+        p.partial + (int64_t)t * columns + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x);
+    float y = 0;
+#pragma unroll
+    for (int s = 0; s < CU_SEGMENTS; s++)
+        y += at[(int64_t)s * p.rows * columns];
+    p.y[j][(int64_t)t * p.stride[j] + c] = y * p.w[j].post;
+}
+
+template <int FORMAT, int GROUP, int N, bool IS_SPLIT>
+static int start(const cu_linear *p, int64_t columns, cu_stream s)
+{
+    return cu_launch_big(
+        k_wgmma<FORMAT, GROUP, N, IS_SPLIT>,
+        dim3(cu_blocks(p->rows, N), (unsigned)(columns / 128), IS_SPLIT ? CU_SEGMENTS : 1),
+        dim3(THREADS(N)), STAGES * N * CU_UNIT * 2, s, *p, columns);
+}
+
+template <int FORMAT, int GROUP> static int launch(const cu_linear *p, cu_stream s)
+{
+    int64_t columns = 0;
+    for (int j = 0; j < p->n_jobs; j++)
+        columns += (p->w[j].out + 127) / 128 * 128;
+    if (p->rows > CU_SPLIT_ROWS)
+        return start<FORMAT, GROUP, WIDE, false>(p, columns, s);
+    if (!p->partial)
+        return p->rows > 32 ? start<FORMAT, GROUP, 64, false>(p, columns, s)
+                            : start<FORMAT, GROUP, 32, false>(p, columns, s);
+    int e = p->rows > 32 ? start<FORMAT, GROUP, 64, true>(p, columns, s)
+                         : start<FORMAT, GROUP, 32, true>(p, columns, s);
+    if (e)
+        return e;
+    return cu_launch(k_add_segments, dim3((unsigned)(columns / 128), (unsigned)p->rows), dim3(128),
+                     0, s, *p, columns);
+}
+
+extern "C" int cu_launch_linear_wgmma(const cu_linear *p, cu_stream s)
+{
+    int group = p->w[0].group;
+    switch (p->w[0].format) {
+    case CU_FORMAT_4BIT:
+        return group == 16   ? launch<CU_FORMAT_4BIT, 16>(p, s)
+               : group == 32 ? launch<CU_FORMAT_4BIT, 32>(p, s)
+                             : launch<CU_FORMAT_4BIT, 64>(p, s);
+    case CU_FORMAT_8BIT:
+        return group == 16   ? launch<CU_FORMAT_8BIT, 16>(p, s)
+               : group == 32 ? launch<CU_FORMAT_8BIT, 32>(p, s)
+                             : launch<CU_FORMAT_8BIT, 64>(p, s);
+    default:
+        return launch<CU_FORMAT_BF16, 0>(p, s);
+    }
+}

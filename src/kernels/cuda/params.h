@@ -1,0 +1,233 @@
+/* params.h - what kernels are told: one plain struct per command, shared by the C side that records it and the CUDA side that runs it.
+ *
+ * Every pointer is device memory. A command with the same bytes does the same work on whatever its device arrays hold, so that a list
+ * of commands can be captured as a graph once and replayed: all that changes from step to step (ids, positions, pages) is read
+ * from arrays. Structs are zeroed before they are filled (their padding is compared too). */
+#ifndef PLUMB_KERNELS_CUDA_PARAMS_H
+#define PLUMB_KERNELS_CUDA_PARAMS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- geometry --- */
+#define CU_TILE_ROWS  16  /* weight rows of a tile: the M of the tensor core's instruction */
+#define CU_UNIT       64  /* columns of a unit: what K is padded to, cut and loaded by */
+#define CU_SEGMENTS   8   /* of K, in units: segment i is [i U / 8, (i + 1) U / 8) of U */
+#define CU_SPLIT      256 /* positions of an attention split */
+#define CU_PAGE       64  /* = KV_PAGE_TOKENS */
+#define CU_JOBS       4   /* weights of one product */
+#define CU_SLOTS      16  /* (row, head) pairs of an attention tile */
+#define CU_GEMV_ROWS  16  /* rows up to which mma.sync kernels stream the weights */
+#define CU_SPLIT_ROWS 64  /* rows up to which segments go to thread blocks of their own */
+
+enum cu_format { CU_FORMAT_4BIT, CU_FORMAT_8BIT, CU_FORMAT_BF16 };
+
+struct cu_tensor {
+    float *data;
+    int64_t stride;
+    int rows, cols;
+};
+
+/* A packed weight (pack.c says how it lies in memory). */
+struct cu_weight {
+    const void *codes;
+    const uint32_t *scales; /* bf16 pairs: scale low, bias high */
+    int out, in;
+    int units;  /* of K */
+    int format; /* enum cu_format */
+    int group;  /* 16, 32 or 64 columns share a scale; 0: none */
+    float post; /* power of two that a product is multiplied by */
+};
+
+/* Where a row of the step lies. */
+struct cu_row {
+    int32_t seq; /* -1: in no sequence */
+    int32_t pos;
+};
+
+struct cu_seq {
+    int32_t row0, n_rows, pos0, slot;
+    int32_t pages; /* first entry in the page array */
+    int32_t is_tentative;
+};
+
+/* A tile of attention: slots slot0.. of a sequence, slot = row of the sequence * heads of a kv head + head. */
+struct cu_tile {
+    int32_t seq, slot0;
+};
+
+struct cu_kv {
+    uint8_t *data;
+    int64_t page_bytes;
+    int type; /* 0 = f16, 1 = bf16 */
+    int n_kv_heads, head_dim;
+    int pad_dim; /* head_dim rounded up to a unit */
+    int n_pages;
+};
+
+/* --- commands --- */
+
+struct cu_clear {
+    uint32_t *flags;
+    int n;
+};
+
+struct cu_embed {
+    struct cu_tensor y;
+    struct cu_weight w;
+    const int32_t *ids;
+};
+
+/* x to bf16: tiled (swizzled rows of a unit) for wgmma, else in the order of mma.sync's lanes. */
+struct cu_quantise {
+    struct cu_tensor x;
+    uint16_t *out;
+    int units, pad_rows;
+    int is_tiled;
+    uint32_t *flags;
+};
+
+struct cu_linear {
+    struct cu_weight w[CU_JOBS];
+    float *y[CU_JOBS];
+    int64_t stride[CU_JOBS];
+    int n_jobs, rows;
+    const uint16_t *x;
+    int pad_rows;
+    float *
+        partial; /* [CU_SEGMENTS][rows][sum of outs rounded up to 128]: a block for each segment; NULL: one for all */
+};
+
+enum cu_ew {
+    CU_EW_ADD_BIAS,
+    CU_EW_ADD,
+    CU_EW_SCALE,
+    CU_EW_SOFTCAP,
+    CU_EW_GLU,
+    CU_EW_ACT,
+    CU_EW_COPY,
+    CU_EW_GATE_ROWS,
+    CU_EW_GATHER,
+    CU_EW_SCATTER,
+};
+
+enum cu_act {
+    CU_ACT_SILU,
+    CU_ACT_GELU_TANH,
+    CU_ACT_GELU_ERF,
+    CU_ACT_SIGMOID,
+    CU_ACT_SWIGLU_CLAMPED,
+};
+
+struct cu_elementwise {
+    struct cu_tensor y, a, b;
+    const float *v;
+    const int32_t *rows;
+    const uint8_t *first;
+    float s;
+    int op, kind;
+};
+
+enum cu_norm_kind { CU_NORM_RMS, CU_NORM_L2, CU_NORM_LAYER };
+
+struct cu_norm {
+    struct cu_tensor y, x;
+    const float *w, *b;
+    float eps, scale;
+    int n, kind;
+};
+
+struct cu_rope_table {
+    float *table; /* [rows][n_dims / 2] of cos, sin */
+    const float *inv_freq;
+    const int32_t *pos;
+    float scale;
+    int rows, half;
+};
+
+struct cu_rope {
+    struct cu_tensor x;
+    const float *table;
+    int head_dim, half, is_neox;
+};
+
+struct cu_kv_store {
+    struct cu_kv kv;
+    struct cu_tensor k, v;
+    const struct cu_row *rows;
+    const struct cu_seq *seqs;
+    const int32_t *pages;
+    uint32_t *flags;
+};
+
+struct cu_kv_copy {
+    uint8_t *dst;
+    const uint8_t *src;
+    int64_t bytes;
+};
+
+struct cu_attention {
+    struct cu_kv kv;
+    struct cu_tensor out, q;
+    const struct cu_seq *seqs;
+    const struct cu_tile *tiles;
+    const int32_t *pages;
+    const float *sinks;
+    uint32_t *flags;
+    float *partial; /* see attention.cu */
+    float scale, softcap;
+    int window, n_heads;
+    int n_tiles, n_splits; /* n_splits 0: each tile walks its splits by itself */
+    int is_wide;           /* tiles of 8 x CU_SLOTS slots */
+};
+
+struct cu_conv {
+    struct cu_tensor y, x;
+    const float *w;
+    float *state;
+    const struct cu_row *rows;
+    const struct cu_seq *seqs;
+    int taps, n_seqs;
+};
+
+struct cu_delta_gates {
+    struct cu_tensor a, b;
+    const float *bias, *scale;
+};
+
+struct cu_delta {
+    struct cu_tensor out, q, k, v, decay, beta;
+    float *matrix;
+    const struct cu_seq *seqs;
+    int n_seqs, n_heads, n_key_heads, key_dim, value_dim, is_tiled;
+};
+
+/* --- launchers: enqueue on the stream; return a cudaError_t --- */
+typedef void *cu_stream;
+
+int cu_launch_clear(const struct cu_clear *p, cu_stream s);
+int cu_launch_embed(const struct cu_embed *p, cu_stream s);
+int cu_launch_quantise(const struct cu_quantise *p, cu_stream s);
+int cu_launch_linear(const struct cu_linear *p,
+                     cu_stream s); /* all jobs have one format and group */
+int cu_launch_linear_wgmma(const struct cu_linear *p,
+                           cu_stream s); /* compute capability 9.0 alone */
+int cu_launch_linear_plain(const struct cu_linear *p, cu_stream s); /* the oracle */
+int cu_launch_elementwise(const struct cu_elementwise *p, cu_stream s);
+int cu_launch_norm(const struct cu_norm *p, cu_stream s);
+int cu_launch_rope_table(const struct cu_rope_table *p, cu_stream s);
+int cu_launch_rope(const struct cu_rope *p, cu_stream s);
+int cu_launch_kv_store(const struct cu_kv_store *p, cu_stream s);
+int cu_launch_attention(const struct cu_attention *p, cu_stream s);
+int cu_launch_attention_plain(const struct cu_attention *p, cu_stream s); /* the oracle */
+int cu_launch_conv(const struct cu_conv *p, cu_stream s);
+int cu_launch_delta_gates(const struct cu_delta_gates *p, cu_stream s);
+int cu_launch_delta(const struct cu_delta *p, cu_stream s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,325 @@
+/* Commands: recorded by the ops, run at a flush; lists that come again as CUDA graphs; host arrays that commands read. */
+#include "kernels/cuda/cuda_int.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#define ALIGN(n)        (((n) + 15) & ~(size_t)15)
+#define GRAPH_BYTES_MIN 2048 /* of commands: shorter lists are launched one by one */
+
+struct command {
+    uint32_t op, bytes; /* of the parameters; rounded up to 16 they follow */
+    uint64_t pad;
+};
+
+typedef int launch_fn(const void *params, cu_stream s);
+
+#define LAUNCHER(name)                                     \
+    static int run_##name(const void *params, cu_stream s) \
+    {                                                      \
+        return cu_launch_##name(params, s);                \
+    }
+LAUNCHER(clear)
+LAUNCHER(embed)
+LAUNCHER(quantise)
+LAUNCHER(linear)
+LAUNCHER(linear_wgmma)
+LAUNCHER(linear_plain)
+LAUNCHER(elementwise)
+LAUNCHER(norm)
+LAUNCHER(rope_table)
+LAUNCHER(rope)
+LAUNCHER(kv_store)
+LAUNCHER(attention)
+LAUNCHER(attention_plain)
+LAUNCHER(conv)
+LAUNCHER(delta_gates)
+LAUNCHER(delta)
+
+static const struct {
+    launch_fn *run;
+    const char *name;
+} launchers[CUDA_OP_COUNT] = {
+    [CUDA_OP_CLEAR] = { run_clear, "clear" },
+    [CUDA_OP_EMBED] = { run_embed, "embed" },
+    [CUDA_OP_QUANTISE] = { run_quantise, "activations to bf16" },
+    [CUDA_OP_LINEAR] = { run_linear, "linear" },
+    [CUDA_OP_LINEAR_WGMMA] = { run_linear_wgmma, "linear (wgmma)" },
+    [CUDA_OP_LINEAR_PLAIN] = { run_linear_plain, "linear (plain)" },
+    [CUDA_OP_ELEMENTWISE] = { run_elementwise, "element-wise" },
+    [CUDA_OP_NORM] = { run_norm, "norm" },
+    [CUDA_OP_ROPE_TABLE] = { run_rope_table, "rope table" },
+    [CUDA_OP_ROPE] = { run_rope, "rope" },
+    [CUDA_OP_KV_STORE] = { run_kv_store, "kv_store" },
+    [CUDA_OP_ATTENTION] = { run_attention, "attention" },
+    [CUDA_OP_ATTENTION_PLAIN] = { run_attention_plain, "attention (plain)" },
+    [CUDA_OP_CONV] = { run_conv, "conv" },
+    [CUDA_OP_DELTA_GATES] = { run_delta_gates, "delta gates" },
+    [CUDA_OP_DELTA] = { run_delta, "delta rule" },
+};
+
+void cuda_fault(struct cuda_state *st, const char *what, int error)
+{
+    if (!error || st->has_failed)
+        return;
+    st->has_failed = true;
+    err_set(&st->fault, ERR_IO, "GPU %d, %s: %s", st->device, what,
+            cudaGetErrorString((cudaError_t)error));
+}
+
+enum err_code cuda_record_init(struct cuda_state *st, struct err *err)
+{
+    st->cmds = mem_try(MEM_CAT_SCRATCH, CUDA_COMMANDS_MAX);
+    st->graph_cmds = mem_try_big(MEM_CAT_SCRATCH, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
+    bool ok = st->cmds && st->graph_cmds;
+    for (int i = 0; i < CUDA_GRAPHS && ok; i++)
+        st->graphs[i].cmds = st->graph_cmds + i * CUDA_GRAPH_BYTES;
+    for (int i = 0; i < CUDA_PLANS; i++) {
+        st->plans[i].copy =
+            mem_try_array(MEM_CAT_SCRATCH, BACKEND_ROWS_MAX, sizeof(*st->plans[i].copy));
+        ok = ok && st->plans[i].copy;
+    }
+    if (!ok || cudaMallocHost((void **)&st->arena, CUDA_ARENA_BYTES) ||
+        cudaMallocHost((void **)&st->pages, CUDA_PAGES_MAX * sizeof(*st->pages)) ||
+        cudaMallocHost((void **)&st->staging, CUDA_STAGING))
+        return err_set(err, ERR_NOMEM, "GPU %d: no host memory for a step's arrays", st->device);
+    st->dev_arena = cuda_take(st, CUDA_ARENA_BYTES, "step buffers", err);
+    st->dev_pages = cuda_take(st, CUDA_PAGES_MAX * sizeof(*st->pages), "step buffers", err);
+    return st->dev_arena && st->dev_pages ? ERR_OK : ERR_NOMEM;
+}
+
+static void graph_drop(struct cuda_graph *g)
+{
+    if (g->exec)
+        (void)cudaGraphExecDestroy((cudaGraphExec_t)g->exec);
+    *g = (struct cuda_graph){ .cmds = g->cmds };
+}
+
+void cuda_record_release(struct cuda_state *st)
+{
+    for (int i = 0; i < CUDA_GRAPHS; i++)
+        graph_drop(&st->graphs[i]);
+    for (int i = 0; i < CUDA_PLANS; i++)
+        mem_free(MEM_CAT_SCRATCH, st->plans[i].copy);
+    mem_free(MEM_CAT_SCRATCH, st->cmds);
+    mem_free_big(MEM_CAT_SCRATCH, st->graph_cmds, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
+    (void)cudaFreeHost(st->arena);
+    (void)cudaFreeHost(st->pages);
+    (void)cudaFreeHost(st->staging);
+    cuda_give(st, st->dev_arena, CUDA_ARENA_BYTES);
+    cuda_give(st, st->dev_pages, CUDA_PAGES_MAX * sizeof(*st->pages));
+}
+
+void cuda_add(struct cuda_state *st, enum cuda_op op, const void *params, size_t n)
+{
+    if (st->n_cmds + sizeof(struct command) + ALIGN(n) > CUDA_COMMANDS_MAX)
+        cuda_flush(st);
+    struct command c = { .op = (uint32_t)op, .bytes = (uint32_t)n };
+    memcpy(st->cmds + st->n_cmds, &c, sizeof(c));
+    memset(st->cmds + st->n_cmds + sizeof(c), 0, ALIGN(n));
+    memcpy(st->cmds + st->n_cmds + sizeof(c), params, n);
+    st->n_cmds += sizeof(c) + ALIGN(n);
+}
+
+/* --- running --- */
+
+static void run_commands(struct cuda_state *st)
+{
+    for (size_t at = 0; at < st->n_cmds && !st->has_failed;) {
+        struct command c;
+        memcpy(&c, st->cmds + at, sizeof(c));
+        at += sizeof(c);
+        cuda_fault(st, launchers[c.op].name, launchers[c.op].run(st->cmds + at, st->stream));
+        at += ALIGN(c.bytes);
+    }
+}
+
+static uint64_t hash_of(const uint8_t *p, size_t n)
+{
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        uint64_t v;
+        memcpy(&v, p + i, 8);
+        h = (h ^ v) * 1099511628211u;
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+/* The entry of these commands, or the one that they take. */
+static struct cuda_graph *graph_find(struct cuda_state *st, uint64_t hash, bool *is_new)
+{
+    struct cuda_graph *oldest = &st->graphs[0];
+    *is_new = false;
+    for (int i = 0; i < CUDA_GRAPHS; i++) {
+        struct cuda_graph *g = &st->graphs[i];
+        if (g->n == st->n_cmds && g->hash == hash && memcmp(g->cmds, st->cmds, g->n) == 0)
+            return g;
+        if (g->age < oldest->age)
+            oldest = g;
+    }
+    *is_new = true;
+    return oldest;
+}
+
+/* Remember commands that were run for the first time. */
+static void graph_note(struct cuda_state *st, struct cuda_graph *g, uint64_t hash)
+{
+    graph_drop(g);
+    if (st->n_cmds > CUDA_GRAPH_BYTES)
+        return;
+    memcpy(g->cmds, st->cmds, st->n_cmds);
+    g->n = st->n_cmds;
+    g->hash = hash;
+}
+
+static void graph_capture(struct cuda_state *st, struct cuda_graph *g)
+{
+    cudaGraph_t graph = NULL;
+    cudaStream_t s = (cudaStream_t)st->stream;
+    cuda_fault(st, "capture", (int)cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    if (st->has_failed)
+        return;
+    run_commands(st);
+    int e = (int)cudaStreamEndCapture(s, &graph);
+    if (!e)
+        e = (int)cudaGraphInstantiate((cudaGraphExec_t *)&g->exec, graph, 0);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    cuda_fault(st, "capture", e);
+}
+
+static void send(struct cuda_state *st)
+{
+    cudaStream_t s = (cudaStream_t)st->stream;
+    size_t n = st->arena_used - st->arena_sent, m = st->pages_used - st->pages_sent;
+    int e = 0;
+    if (n > 0)
+        e = (int)cudaMemcpyAsync(st->dev_arena + st->arena_sent, st->arena + st->arena_sent, n,
+                                 cudaMemcpyHostToDevice, s);
+    if (!e && m > 0)
+        e = (int)cudaMemcpyAsync(st->dev_pages + st->pages_sent, st->pages + st->pages_sent,
+                                 m * sizeof(*st->pages), cudaMemcpyHostToDevice, s);
+    cuda_fault(st, "upload of a step's arrays", e);
+    st->arena_sent = st->arena_used;
+    st->pages_sent = st->pages_used;
+    st->is_busy = true;
+}
+
+void cuda_flush(struct cuda_state *st)
+{
+    st->n_plans = st->n_tables = 0;
+    st->pos_at = NULL;
+    for (int i = 0; i < CUDA_TABLES; i++)
+        st->tables[i].rows = 0;
+    if (st->n_cmds == 0)
+        return;
+    bool is_new = true;
+    send(st);
+    if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN) {
+        run_commands(st);
+        st->n_cmds = 0;
+        return;
+    }
+    uint64_t hash = hash_of(st->cmds, st->n_cmds);
+    struct cuda_graph *g = graph_find(st, hash, &is_new);
+    g->age = ++st->next_age;
+    if (is_new) {
+        run_commands(st);
+        graph_note(st, g, hash);
+        g->age = st->next_age;
+    } else {
+        if (!g->exec)
+            graph_capture(st, g);
+        if (!st->has_failed)
+            cuda_fault(st, "step",
+                       (int)cudaGraphLaunch((cudaGraphExec_t)g->exec, (cudaStream_t)st->stream));
+    }
+    st->n_cmds = 0;
+}
+
+void cuda_sync(struct cuda_state *st)
+{
+    cuda_flush(st);
+    cuda_fault(st, "step", (int)cudaStreamSynchronize((cudaStream_t)st->stream));
+    st->is_busy = false;
+    st->arena_used = st->arena_sent = 0;
+    st->pages_used = st->pages_sent = 0;
+}
+
+/* --- host arrays --- */
+
+void cuda_room(struct cuda_state *st)
+{
+    if (st->arena_used + CUDA_ARENA_BYTES / 4 > CUDA_ARENA_BYTES ||
+        st->pages_used + CUDA_PAGES_MAX / 2 > CUDA_PAGES_MAX || st->n_plans == CUDA_PLANS)
+        cuda_sync(st);
+}
+
+const void *cuda_put(struct cuda_state *st, const void *data, size_t n, void **host)
+{
+    BUG_ON(st->arena_used + ALIGN(n) > CUDA_ARENA_BYTES); /* cuda_room */
+    uint8_t *to = st->arena + st->arena_used, *dev = st->dev_arena + st->arena_used;
+    if (data)
+        memcpy(to, data, n);
+    if (host)
+        *host = to;
+    st->arena_used += ALIGN(n);
+    return dev;
+}
+
+const int32_t *cuda_put_pos(struct cuda_state *st, const int32_t *pos, int64_t n)
+{
+    size_t bytes = (size_t)n * sizeof(*pos);
+    if (st->pos_at && st->pos_n == n && memcmp(st->arena + st->pos_off, pos, bytes) == 0)
+        return st->pos_at;
+    const int32_t *at = cuda_put(st, pos, bytes, NULL);
+    st->pos_at = at;
+    st->pos_off = (size_t)((const uint8_t *)at - st->dev_arena);
+    st->pos_n = n;
+    return at;
+}
+
+static bool plan_is(const struct cuda_plan *p, const struct seq_view *seqs, int n, int64_t rows)
+{
+    return p->views == seqs && p->n == n && p->rows == rows &&
+           memcmp(p->copy, seqs, (size_t)n * sizeof(*seqs)) == 0;
+}
+
+/* The sequence's page numbers, up to that of its last row; windows have none at the front. */
+static int32_t put_pages(struct cuda_state *st, const struct seq_view *s)
+{
+    size_t n = s->pages && s->n_rows > 0 ? (size_t)(s->pos0 + s->n_rows - 1) / CU_PAGE + 1 : 0;
+    int32_t at = (int32_t)st->pages_used;
+    BUG_ON(st->pages_used + n > CUDA_PAGES_MAX);
+    if (n > 0)
+        memcpy(st->pages + at, s->pages, n * sizeof(*st->pages));
+    st->pages_used += n;
+    return at;
+}
+
+const struct cuda_plan *cuda_put_seqs(struct cuda_state *st, const struct seq_view *seqs, int n,
+                                      int64_t rows)
+{
+    for (int i = 0; i < st->n_plans; i++)
+        if (plan_is(&st->plans[i], seqs, n, rows))
+            return &st->plans[i];
+    BUG_ON(n > BACKEND_ROWS_MAX);
+    struct cuda_plan *p = &st->plans[st->n_plans++];
+    struct cu_row *host_rows;
+    memcpy(p->copy, seqs, (size_t)n * sizeof(*seqs));
+    p->views = seqs;
+    p->n = n;
+    p->rows = rows;
+    p->dev_rows = cuda_put(st, NULL, (size_t)rows * sizeof(*host_rows), (void **)&host_rows);
+    p->dev_seqs = cuda_put(st, NULL, (size_t)n * sizeof(*p->seqs), (void **)&p->seqs);
+    for (int64_t t = 0; t < rows; t++)
+        host_rows[t] = (struct cu_row){ -1, 0 };
+    for (int i = 0; i < n; i++) {
+        p->seqs[i] = (struct cu_seq){ seqs[i].row0, seqs[i].n_rows,          seqs[i].pos0,
+                                      seqs[i].slot, put_pages(st, &seqs[i]), seqs[i].is_tentative };
+        for (int t = 0; t < seqs[i].n_rows && seqs[i].row0 + t < rows; t++)
+            host_rows[seqs[i].row0 + t] = (struct cu_row){ i, seqs[i].pos0 + t };
+    }
+    return p;
+}
