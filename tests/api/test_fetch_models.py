@@ -131,4 +131,4 @@ def test_the_names_are_those_that_the_program_lists():
     text = SCRIPT.read_text(encoding="utf-8")
     source = (SCRIPT.parents[1] / "src/cli/model_path.c").read_text(encoding="utf-8")
     names = source.split('known_models[] =')[1].split('"')[1].split(", ")
-    assert len(names) == 4 and all(f'    "{name}": (' in text for name in names)
+    assert len(names) == 5 and all(f'    "{name}": (' in text for name in names)
