@@ -40,7 +40,7 @@ LIBRARIES = {
     r"(xxhash|zstd)": "engine",
     r"sqlite3": "server engine",
     r"(immintrin|x86intrin|arm_neon|arm_acle|cpuid)\.h": "kernels",
-    r"pthread\.h": "base kernels engine sched server cli",
+    r"pthread\.h": "base kernels grammar engine sched server cli",
     r"cuda": "kernels",
     r"(setjmp|complex|fenv)\.h": "base kernels",
 }
