@@ -89,10 +89,13 @@ static const struct lab_config configs[] = {
 
 /* The GPU's: the plain kernels are the base. */
 static const struct lab_config gpu_configs[] = {
-    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0 },
-    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0 },
-    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000 },
-    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5 },
+    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
+    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_NONE },
+    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE },
+    { "cuda, guesses right", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_RIGHT },
+    { "cuda, guesses random", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM },
+    { "cuda, lookup", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_LOOKUP },
 };
 static bool is_gpu; /* --device cuda */
 
