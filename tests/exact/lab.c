@@ -72,6 +72,9 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
     if (!code)
         code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
                           &lab->model, err);
+    if (!code && lab->model->is_two_way && strncmp(config->backend, "cuda", 4) == 0)
+        code = err_set(err, ERR_UNSUPPORTED, "%s: attention to later positions is not there yet",
+                       lab->model->arch);
     if (!code)
         code = lab_read_tokens(lab, err);
     if (!code) {
