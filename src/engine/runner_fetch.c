@@ -13,6 +13,8 @@
 /* A sequence gives up waiting for the disk after this, or as long as computing would take. */
 #define FETCH_LEAST_US 1000000
 #define FETCH_MOST_US  60000000
+/* ... and before that so long for the index at the start, or for those before it. */
+#define FETCH_LINE_US 5000000
 
 /* The most tokens <= n that memory lets a sequence begin with, and the full nodes among them. */
 static int32_t ram_tokens(struct runner *r, const struct fetch *f, int32_t *n_levels)
@@ -245,6 +247,26 @@ static bool fetch_take(struct runner *r, const struct tier_job *job)
     return take_end(r, rec, node, bytes + (n > 0 ? r->page_bytes[MODEL_GROUP_FULL] : 0));
 }
 
+int64_t fetch_expire(struct runner *r)
+{
+    struct runner_tier *t = r->tier;
+    int64_t now = clock_us(), due = 0;
+    if (t->active >= 0 && now > t->deadline_us) {
+        tier_set_slow(t->tier, "reading took longer than computing would");
+        fetch_over(t);
+    }
+    for (int32_t i = 0; i < r->max_seqs; i++) {
+        struct fetch *f = &t->fetches[i];
+        if (!f->is_wanted)
+            continue;
+        int64_t until = i == t->active ? t->deadline_us : f->since_us + FETCH_LINE_US;
+        f->is_wanted = now <= until;
+        if (f->is_wanted && (due == 0 || until < due))
+            due = until;
+    }
+    return due;
+}
+
 void fetch_back(struct runner *r, const struct tier_job *job)
 {
     struct runner_tier *t = r->tier;
@@ -267,7 +289,9 @@ bool runner_fetch(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_
     if (!t || n < 1 || !tier_can_read(t->tier))
         return false;
     struct fetch *f = &t->fetches[seq];
-    *f = (struct fetch){ .is_wanted = true, .ids = ids, .n = n, .ticket = t->next_ticket++ };
+    *f = (struct fetch){
+        .is_wanted = true, .ids = ids, .n = n, .since_us = clock_us(), .ticket = t->next_ticket++
+    };
     memcpy(f->salt, salt, sizeof(f->salt));
     runner_tier_tend(r);
     return f->is_wanted;

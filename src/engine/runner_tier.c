@@ -294,19 +294,16 @@ int64_t runner_tier_tend(struct runner *r)
     mem_guard_enter();
     while ((job = tier_done(t->tier)) != NULL)
         tend_done(r, job);
-    if (t->active >= 0 && clock_us() > t->deadline_us) {
-        tier_set_slow(t->tier, "reading took longer than computing would");
-        fetch_over(t);
-    }
     if (t->active >= 0 && t->level == t->n_levels && !t->has_last && t->n_out == 0)
         fetch_over(t);
     fetch_begin(r);
     fetch_ask(r);
+    int64_t due = fetch_expire(r);
     tend_writes(r);
     tend_flush(r);
     runner_trim(r);
     mem_guard_leave();
-    return t->active >= 0 ? t->deadline_us : 0;
+    return due;
 }
 
 /* --- flush --- */

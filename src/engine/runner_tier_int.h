@@ -10,6 +10,7 @@ struct fetch {
     const int32_t *ids; /* the caller's [n] */
     int32_t n;
     uint8_t salt[ENGINE_SALT_BYTES];
+    int64_t since_us;
     uint64_t ticket; /* order of arrival, and the tag of its jobs */
     int32_t n_read;  /* ids that came */
 };
@@ -49,5 +50,7 @@ void fetch_ask(struct runner *r);
 /* A read of the active fetch came back. */
 void fetch_back(struct runner *r, const struct tier_job *job);
 void fetch_over(struct runner_tier *t);
+/* What waits or reads for too long ends. Returns the clock_us() at which that is due next; 0 = nothing is. */
+int64_t fetch_expire(struct runner *r);
 
 #endif

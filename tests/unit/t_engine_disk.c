@@ -6,9 +6,12 @@
 #include "engine/tier_file.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char dir[64];
@@ -416,6 +419,199 @@ static void damaged_files_are_misses(void **state)
     }
 }
 
+/* --- faults: each call to the disk in turn --- */
+
+struct fault {
+    int64_t nth, n_calls; /* the nth fails; 0 = none */
+    int why;              /* errno; 0: the process is killed there */
+    int64_t sleep_us;     /* before each read */
+};
+
+static int fault_hook(void *arg, enum fio_op op, const char *path)
+{
+    struct fault *f = arg;
+    if (op == FIO_READ && f->sleep_us > 0)
+        clock_sleep_us(f->sleep_us);
+    if (++f->n_calls != f->nth)
+        return 0;
+    if (f->why == 0)
+        raise(SIGKILL);
+    return f->why;
+}
+
+/* Two turns of a conversation and another one, between them a flush, as a process that is killed may have done them in part. */
+static void work_through(const struct tiny_config *config, const int32_t *ids)
+{
+    struct tiny_engine t;
+    struct engine_request first = request(ids, 130, 8), second = request(ids, 200, 8);
+    struct answer a;
+    int32_t n;
+    tiny_engine_open(&t, config);
+    answer_after_fetch(&t, &first, &a, &n);
+    flush(&t);
+    answer_after_fetch(&t, &second, &a, &n);
+    flush(&t);
+    tiny_engine_close(&t);
+}
+
+static int64_t files_at_most(const char *path)
+{
+    DIR *d = opendir(path);
+    struct dirent *e;
+    int64_t n = 0;
+    while (d && (e = readdir(d)) != NULL)
+        n += e->d_name[0] != '.';
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* Whatever was left, a new process answers as one without a disk, and leaves no scraps. */
+static void assert_whole(const struct tiny_config *config, const int32_t *ids,
+                         const struct answer *want, int64_t nth)
+{
+    struct tiny_engine t;
+    struct answer got;
+    int32_t n;
+    char path[96];
+    struct engine_request req = request(ids, 200, 8);
+    tiny_engine_open(&t, config);
+    answer_after_fetch(&t, &req, &got, &n);
+    assert_same(&got, want);
+    struct engine_disk_stats s;
+    t.engine->ops->disk_stats(t.engine, &s);
+    if (s.quarantined > 0) /* a file that has its name is whole, or it never gets it */
+        fail_msg("killed at call %lld: %lld files were put aside", (long long)nth,
+                 (long long)s.quarantined);
+    assert_true(flush(&t));
+    t.engine->ops->disk_stats(t.engine, &s);
+    tiny_engine_close(&t);
+    space_dir(path, sizeof(path));
+    assert_int_equal(files_at_most(path), s.files);
+}
+
+static void want_answer(struct tiny_config config, const int32_t *ids, struct answer *want)
+{
+    struct tiny_engine t;
+    struct engine_request req = request(ids, 200, 8);
+    config.disk_dir = NULL;
+    tiny_engine_open(&t, &config);
+    answer_run(&t, &req, want);
+    tiny_engine_close(&t);
+}
+
+static void a_kill_at_any_call_leaves_a_whole_directory(void **state)
+{
+    static const size_t which[] = { 0, 2, 3 }; /* pages alone, windows, states */
+    for (size_t k = 0; k < ARRAY_LEN(which); k++) {
+        struct tiny_config config = config_of(kinds[which[k]]);
+        int32_t ids[PROMPT_MAX];
+        struct answer want;
+        int n_killed = 0;
+        bool is_over = false;
+        prompt_fill(ids, PROMPT_MAX, 0, 1);
+        want_answer(config, ids, &want);
+        for (int64_t nth = 1; !is_over && nth < 300; nth++) {
+            pid_t pid = fork();
+            assert_true(pid >= 0);
+            if (pid == 0) {
+                struct fault f = { .nth = nth };
+                fio_set_hook(fault_hook, &f);
+                work_through(&config, ids);
+                _exit(0);
+            }
+            int status;
+            assert_int_equal(waitpid(pid, &status, 0), pid);
+            is_over = WIFEXITED(status);
+            if (is_over)
+                assert_int_equal(WEXITSTATUS(status), 0);
+            else
+                assert_int_equal(WTERMSIG(status), SIGKILL);
+            n_killed += !is_over;
+            assert_whole(&config, ids, &want, nth);
+            if (nth % 3 != 0)
+                continue; /* every third time on top of what was left */
+            teardown(state);
+            setup(state);
+        }
+        assert_true(is_over);
+        print_message("%s: killed at %d calls\n", kinds[which[k]], n_killed);
+        teardown(state);
+        setup(state);
+    }
+}
+
+static void a_call_that_fails_costs_no_answer(void **state)
+{
+    const int whys[] = { ENOSPC, EIO };
+    for (size_t k = 0; k < 2; k++)
+        for (size_t w = 0; w < ARRAY_LEN(whys); w++) {
+            struct tiny_config config = config_of(kinds[2 * k]);
+            int32_t ids[PROMPT_MAX], n;
+            struct answer want, got;
+            prompt_fill(ids, PROMPT_MAX, 0, 1);
+            want_answer(config, ids, &want);
+            for (int64_t nth = 1; nth < 300; nth++) {
+                struct tiny_engine t;
+                struct engine_disk_stats s;
+                struct fault f = { .why = whys[w] };
+                struct engine_request req = request(ids, 200, 8);
+                tiny_engine_open(&t, &config);
+                fio_set_hook(fault_hook, &f);
+                f.nth = nth;
+                answer_after_fetch(&t, &req, &got, &n);
+                assert_same(&got, &want);
+                bool is_durable = flush(&t);
+                t.engine->ops->disk_stats(t.engine, &s);
+                bool was_hit = f.n_calls >= nth;
+                if (was_hit &&
+                    is_durable) /* only a scrap that could not be deleted may go unnoticed */
+                    assert_int_equal(s.failed, 0);
+                assert_true(s.failed == 0 ? s.is_on : !s.is_on);
+                tiny_engine_close(&t);
+                fio_set_hook(NULL, NULL);
+                assert_whole(&config, ids, &want, nth);
+                teardown(state);
+                setup(state);
+                if (!was_hit)
+                    break;
+            }
+        }
+}
+
+static void a_slow_disk_is_not_waited_for(void **state)
+{
+    struct tiny_config config = config_of(kinds[0]);
+    int32_t ids[PROMPT_MAX];
+    bool was_read;
+    struct tiny_engine t;
+    struct engine_disk_stats s;
+    struct fault f = { .sleep_us = 1500000 };
+    struct engine_request req = request(ids, 100, 8);
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    keep_one(&config, &req);
+    tiny_engine_open(&t, &config);
+    req.cache_salt[0] = 1;
+    assert_int_equal(found(&t, &req, &was_read), 0); /* the directory has been read */
+    req.cache_salt[0] = 0;
+    fio_set_hook(fault_hook, &f);
+    int64_t start = clock_us();
+    assert_in_range(found(&t, &req, &was_read), 0, 64);
+    assert_in_range(clock_us() - start, 500000, 1490000);
+    t.engine->ops->disk_stats(t.engine, &s);
+    assert_false(s.is_on);
+    assert_int_equal(s.failed, 1);
+    assert_in_range(found(&t, &req, &was_read), 0, 64); /* at once now */
+    assert_in_range(clock_us() - start, 500000, 1499000);
+    tiny_engine_close(&t);
+}
+
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -428,6 +624,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_cap_holds_and_costs_leaves_only, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_process_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_files_are_misses, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_kill_at_any_call_leaves_a_whole_directory, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_call_that_fails_costs_no_answer, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_slow_disk_is_not_waited_for, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
