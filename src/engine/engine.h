@@ -24,8 +24,10 @@
 #define ENGINE_CLOSE_MAX       32  /* ids that end a span */
 #define ENGINE_FORCED_MAX      384 /* ids that an answer begins with */
 #define ENGINE_SALT_BYTES      32
-#define ENGINE_DRAFTS_MAX      16 /* guesses of a row that one step verifies */
-#define ENGINE_MISS_IDS        32 /* ids told of a kept history that differs */
+#define ENGINE_DRAFTS_MAX      16  /* guesses of a row that one step verifies */
+#define ENGINE_MISS_IDS        32  /* ids told of a kept history that differs */
+#define ENGINE_CUTS_MAX        8   /* places of a prompt where an end is kept */
+#define ENGINE_CUT_LEAST       256 /* tokens: below, computing again costs less */
 
 struct engine_bytes { /* borrowed bytes, not terminated */
     const char *data;
@@ -158,6 +160,10 @@ struct engine_request {
     bool no_drafts; /* the next ids are not guessed; the answer is the same */
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];
+    /* Numbers of the prompt's first tokens that later prompts may begin with, where layers keep no more than a window or a state:
+     * ascending, the one most worth keeping last. What stands there is kept (from ENGINE_CUT_LEAST on). 0: the engine chooses. */
+    int32_t cuts[ENGINE_CUTS_MAX];
+    int32_t n_cuts;
 };
 
 enum finish {
@@ -217,6 +223,8 @@ struct engine_info {
     int32_t n_ctx_train;   /* the model's own */
     int32_t max_rows;      /* rows open at a time */
     int32_t max_step_rows; /* tokens in one step, all rows together */
+    bool
+        keeps_ends; /* kept histories go on only where a window or a state stands: cuts are of use */
     int32_t
         step_block;  /* ... which are computed in blocks of so many: one more costs a block more */
     int64_t created; /* Unix seconds */

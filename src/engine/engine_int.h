@@ -1,5 +1,5 @@
 /* engine_int.h - what the files of the real engine share. engine_model.c: rows' life and memory.  engine_step.c: steps and what they
- * emit. engine_draft.c: guesses of what comes next. */
+ * emit. engine_draft.c: guesses of what comes next. engine_cuts.c: where prompts are cut. */
 #ifndef PLUMB_ENGINE_ENGINE_INT_H
 #define PLUMB_ENGINE_ENGINE_INT_H
 
@@ -32,6 +32,8 @@ struct row {
     struct engine_miss *miss; /* the caller's, or NULL */
     int32_t *ids;             /* [ids_max] */
     uint8_t salt[ENGINE_SALT_BYTES];
+    int32_t cuts[ENGINE_CUTS_MAX]; /* [n_cuts] ascending: ends are kept there */
+    int32_t n_cuts, cut_to_disk;   /* of them, the one that is worth a file */
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;
@@ -52,6 +54,7 @@ struct engine_model {
     struct runner *runner;
     struct sampler samplers[ENGINE_SAMPLERS_MAX]; /* one for each row that is sampled at a time */
     int n_samplers;
+    bool has_warned; /* an end found no room */
     const struct engine_bytes *token_bytes;
     const int32_t *end_ids;
     int32_t n_end;
@@ -92,6 +95,12 @@ void draft_plan(struct engine_model *em, const struct engine_work *work, int32_t
 /* After the step: forget what did not come true, and learn from it. */
 void draft_settle(struct engine_model *em, const struct engine_work *work,
                   struct engine_result *results, int32_t n, int64_t us);
+
+/* --- engine_cuts.c --- */
+void cuts_choose(const struct engine_model *em, struct row *row, const struct engine_request *req);
+/* The next one behind what the row has taken, or INT32_MAX. And does it stand at one? */
+int32_t cuts_next(const struct row *row);
+bool cuts_is_at(const struct row *row);
 
 enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
                                 struct engine_result *results, struct err *err);

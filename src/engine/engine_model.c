@@ -142,6 +142,8 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
     if (!code)
         code = row_begin(row, req, em->token_bytes, err);
     if (!code)
+        cuts_choose(em, row, req);
+    if (!code)
         code = runner_open(em->runner, &row->seq, err);
     if (code) {
         row_release(row);
@@ -509,6 +511,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
         return code;
     }
     em->base.info.n_ctx = em->runner->n_ctx;
+    em->base.info.keeps_ends = em->runner->n_ends > 0;
     engine_model_log_memory(em);
     *out = &em->base;
     return ERR_OK;

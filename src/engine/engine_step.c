@@ -1,5 +1,6 @@
 /* engine_step.c - one step: what each row takes, the forward pass, what is emitted. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/engine_int.h"
 #include "tensor/ops.h"
 
@@ -17,10 +18,14 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, b
                        row->is_open ? "finished" : "not open");
     if (work->n_tokens < 1)
         return err_set(err, ERR_STATE, "row %d: asked to take %d ids", work->row, work->n_tokens);
-    int32_t n = work->n_tokens < left ? work->n_tokens : left, n_out = n == left;
+    int32_t n = work->n_tokens < left ? work->n_tokens : left;
     if (is_embedder && n < left)
         return err_set(err, ERR_STATE, "row %d: asked to take %d ids of %d: a text is one step",
                        work->row, n, left);
+    int32_t cut = cuts_next(row);
+    if (row->n_fed + n > cut) /* what stands there is kept */
+        n = cut - row->n_fed;
+    int32_t n_out = n == left;
     if (row->n_scored <
         row->n_prompt) { /* nothing is emitted yet: all is prompt, or what the answer has begun with */
         int32_t first = row->n_scored - 1 > row->n_fed ? row->n_scored - 1 : row->n_fed;
@@ -204,6 +209,25 @@ static void engine_model_keep_states(struct engine_model *em, const struct engin
     }
 }
 
+/* Rows that stand where later prompts may part from theirs. */
+static void engine_model_keep_ends(struct engine_model *em, const struct engine_work *work,
+                                   int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const struct row *row = &em->rows[work[i].row];
+        if (row->has_failed || !cuts_is_at(row) ||
+            runner_keep_end(em->runner, row->seq, row->salt, row->ids, row->n_fed,
+                            row->n_fed == row->cut_to_disk))
+            continue;
+        if (!em->has_warned) /* the prompt is computed again where it comes again */
+            log_warn("engine",
+                     "no room to keep what stands behind %d tokens of a prompt: more "
+                     "--kv-memory or fewer --rows would make some; not said again",
+                     row->n_fed);
+        em->has_warned = true;
+    }
+}
+
 enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
                                 struct engine_result *results, struct err *err)
 {
@@ -239,6 +263,7 @@ enum err_code engine_model_step(struct engine *e, const struct engine_work *work
             if (em->items[i].n - em->rows[work[i].row].n_drafts > 1)
                 row_keep(em, &em->rows[work[i].row], true);
         engine_model_keep_states(em, work, n);
+        engine_model_keep_ends(em, work, n);
     }
     mem_guard_leave();
     return code;

@@ -21,7 +21,7 @@ static int32_t runner_span(int group, int32_t n_tokens)
  * moves it on. */
 static int32_t runner_pages(const struct runner *r, int group, int32_t n_tokens)
 {
-    if (!r->model->has_group[group])
+    if (!r->has_group[group])
         return 0;
     if (group == MODEL_GROUP_STATE)
         return n_tokens > 0;
@@ -63,7 +63,9 @@ static void runner_size_pages(struct runner *r)
 /* Pages of a group that fit into what is left of the cache memory, where other groups need some of it too. */
 static int64_t runner_fits(const struct runner *r, int group, int64_t kv_bytes, int64_t per_seq)
 {
-    bool has_full = r->model->has_group[MODEL_GROUP_FULL];
+    bool has_full = r->page_bytes[MODEL_GROUP_FULL] > 0;
+    if (r->page_bytes[group] == 0) /* no layer has it: the pages are notes for the tree alone */
+        return 2 * per_seq * r->max_seqs;
     int64_t fits = kv_bytes / (int64_t)r->page_bytes[group];
     if (group == MODEL_GROUP_FULL || (group == MODEL_GROUP_WINDOW && !has_full))
         return fits;
@@ -98,10 +100,10 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
                        (long long)n_ctx, (long long)(need >> 20), (long long)(kv_bytes >> 20));
     int64_t seqs = r->max_seqs;
     for (int g = MODEL_GROUP_COUNT - 1; g >= 0; g--) { /* states and windows first */
-        if (!m->has_group[g])
+        if (!r->has_group[g])
             continue;
         int64_t per_seq = runner_pages(r, g, r->n_ctx);
-        int64_t n = per_seq * seqs * (g == MODEL_GROUP_STATE ? 2 : 1);
+        int64_t n = per_seq * seqs * (g == MODEL_GROUP_STATE || r->page_bytes[g] == 0 ? 2 : 1);
         int64_t fits = runner_fits(r, g, kv_bytes, per_seq);
         n = n < fits ? n : fits;
         if (n < per_seq)
@@ -205,6 +207,8 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     r->max_out = o->max_out;
     r->max_tentative = o->max_tentative;
     r->cache_type = o->cache_type;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        r->has_group[g] = o->model->has_group[g] || (g == MODEL_GROUP_FULL && o->keep_bytes > 0);
     runner_size_pages(r);
     enum err_code code = runner_size(r, o, err);
     if (!code)
@@ -348,7 +352,7 @@ static bool runner_can_share(struct runner *r, const struct runner_seq *from, in
 {
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         int32_t first = runner_copy_first(r, g, n);
-        if (r->model->has_group[g] &&
+        if (r->has_group[g] &&
             (first < from->tables[g].first ||
              (g == MODEL_GROUP_STATE ? runner_unpromised(r, g) < 1
                                      : !runner_make_room(r, g, kv_pages_for(n) - first))))
@@ -401,7 +405,7 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
     if (n <= 0)
         return 0;
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (r->model->has_group[g])
+        if (r->has_group[g])
             runner_share_group(r, g, &s->tables[g], &f->tables[g], n);
     if (runner_has_state(r))
         runner_copy_slot(r, runner_slot(s), runner_slot_at(r, from, n));
@@ -454,7 +458,7 @@ static enum err_code runner_check_room(const struct runner *r, const struct runn
         return err_set(err, ERR_STATE, "sequence %d: %d tokens after %d: a text is one step",
                        it->seq, it->n, s->len);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (r->model->has_group[g] && runner_span(g, s->len + it->n) > kv_table_room(&s->tables[g]))
+        if (r->has_group[g] && runner_span(g, s->len + it->n) > kv_table_room(&s->tables[g]))
             return err_set(err, ERR_STATE,
                            "sequence %d: %d tokens after %d, room for %d of %s is promised",
                            it->seq, it->n, s->len, kv_table_room(&s->tables[g]), group_texts[g]);
@@ -465,7 +469,7 @@ static void runner_extend(struct runner *r, const struct runner_item *it)
 {
     struct runner_seq *s = &r->seqs[it->seq];
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
-        if (!r->model->has_group[g])
+        if (!r->has_group[g])
             continue;
         enum err_code code =
             kv_table_extend(&r->pools[g], &s->tables[g], runner_span(g, s->len + it->n), NULL);
@@ -534,7 +538,7 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
     s->len += it->n;
     s->n_tentative = it->is_tentative && runner_has_state(r) ? it->n : 0;
     /* The next row, at position n_sure or later, sees positions over n_sure - window. */
-    if (r->model->has_group[MODEL_GROUP_WINDOW])
+    if (r->has_group[MODEL_GROUP_WINDOW])
         kv_table_drop_below(&r->pools[MODEL_GROUP_WINDOW], &s->tables[MODEL_GROUP_WINDOW],
                             n_sure + 1 - r->model->window);
 }
@@ -602,7 +606,7 @@ void runner_usage(const struct runner *r, struct engine_usage *out)
 {
     *out = (struct engine_usage){ 0 };
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (r->model->has_group[g]) {
+        if (r->page_bytes[g] > 0) {
             out->groups[out->n_groups].name = group_names[g];
             out->groups[out->n_groups].page_bytes = (int64_t)r->page_bytes[g];
             out->groups[out->n_groups].n_pages = r->pools[g].n_pages;

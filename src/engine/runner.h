@@ -58,14 +58,16 @@ struct runner_end {
     struct kv_table tables[MODEL_GROUP_COUNT]; /* none of full layers: the tree has those */
 };
 
-#define RUNNER_ENDS_PER_SEQ 4
+#define RUNNER_ENDS_PER_SEQ 8
 
 struct runner {
     const struct model *model;
     int32_t n_ctx;
     int32_t max_seqs, max_rows, max_out;
     enum dtype cache_type;
-    struct kv_pool pools[MODEL_GROUP_COUNT]; /* n_pages 0 where the model has no such layers */
+    /* The model's; and full, where histories are kept: the tree goes by its pages, which are bare numbers if no layer has any. */
+    bool has_group[MODEL_GROUP_COUNT];
+    struct kv_pool pools[MODEL_GROUP_COUNT]; /* n_pages 0 where there is no such group */
     size_t page_bytes[MODEL_GROUP_COUNT];    /* of all the group's layers together */
     struct runner_seq *seqs;                 /* [max_seqs] */
     struct prefix prefix; /* over the pages of full layers; zeroed where nothing is kept */
@@ -76,6 +78,7 @@ struct runner {
     size_t slab_bytes;
     struct model_scratch scratch;
     int32_t *hit_pages;      /* [2 * kv_pages_for(n_ctx)] pages, then nodes */
+    struct kv_table spare;   /* of the full group: a page on its way into the tree */
     struct runner_end *ends; /* [n_ends] */
     int32_t n_ends;
     uint64_t next_end;
@@ -146,6 +149,12 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
  * so its last, partly used page is left out. Nothing is computed or copied; what is over keep_bytes is given up. */
 void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                  const int32_t *ids, int32_t n_tokens, bool only_full);
+
+/* Keep what the sequence, which goes on, has of windows and states now, for others that begin with just these ids [n]; n is its length.
+ * It is copied: what it writes next must not be seen. to_disk: where there is one. Nothing happens where the tree alone is enough. False:
+ * there is no room. */
+bool runner_keep_end(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
+                     const int32_t *ids, int32_t n, bool to_disk);
 
 /* Begin an empty sequence without promises with what is kept of ids [n]: as runner_share. Returns the number of tokens. */
 int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],

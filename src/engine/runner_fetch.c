@@ -152,19 +152,12 @@ void fetch_ask(struct runner *r)
 static int32_t page_take(struct runner *r, int32_t tip_page)
 {
     struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
-    struct kv_table *t = &r->tier->page;
     if (tip_page >= 0)
         kv_pool_hold(p, tip_page);
-    bool is_there = runner_make_room(r, MODEL_GROUP_FULL, 1);
+    int32_t page = runner_spare_page(r);
     if (tip_page >= 0)
         kv_pool_drop(p, tip_page);
-    if (!is_there)
-        return -1;
-    enum err_code code = kv_table_reserve(p, t, 1, NULL);
-    if (!code)
-        code = kv_table_extend(p, t, 1, NULL);
-    BUG_ON(code != ERR_OK); /* there is room for one */
-    return t->pages[0];
+    return page;
 }
 
 /* Put n ids behind those of the record's offset into the tree, their page from the file. Returns the node, or -1. */
@@ -186,7 +179,7 @@ static int32_t take_page(struct runner *r, const struct fetch *f, const struct t
     hit.pages[level] = page;
     int32_t node = prefix_put(&r->prefix, f->salt, f->ids, rec->offset + n, hit.pages,
                               rec->seconds / rec->n_ids, n == P);
-    kv_table_reset(&r->pools[MODEL_GROUP_FULL], &r->tier->page);
+    kv_table_reset(&r->pools[MODEL_GROUP_FULL], &r->spare);
     struct prefix_view v;
     if (node >= 0 && prefix_view(&r->prefix, node, &v))
         r->tier->keys[node] =
@@ -198,7 +191,7 @@ static int32_t take_page(struct runner *r, const struct fetch *f, const struct t
 static bool take_end(struct runner *r, const struct tier_record *rec, int32_t node, uint8_t *bytes)
 {
     int32_t len = rec->offset + rec->n_ids, last = rec->window_first + rec->n_window;
-    bool has_window = r->model->has_group[MODEL_GROUP_WINDOW];
+    bool has_window = r->has_group[MODEL_GROUP_WINDOW];
     if (len > r->n_ctx || (has_window ? last != kv_pages_for(len) : rec->n_window > 0) ||
         (has_window &&
          rec->window_first * P > (len + 1 > r->model->window ? len + 1 - r->model->window : 0)))
@@ -215,7 +208,7 @@ static bool take_end(struct runner *r, const struct tier_record *rec, int32_t no
         struct kv_table *to = &e->tables[g];
         int32_t first = g == MODEL_GROUP_WINDOW ? rec->window_first : 0;
         int32_t n = g == MODEL_GROUP_WINDOW ? rec->n_window : 1;
-        if (g == MODEL_GROUP_FULL || !r->model->has_group[g])
+        if (g == MODEL_GROUP_FULL || !r->has_group[g])
             continue;
         kv_table_begin_at(to, first);
         enum err_code code = kv_table_reserve(&r->pools[g], to, n, NULL);

@@ -7,7 +7,7 @@
 
 static inline bool runner_has_state(const struct runner *r)
 {
-    return r->model->has_group[MODEL_GROUP_STATE];
+    return r->has_group[MODEL_GROUP_STATE];
 }
 
 static inline int32_t runner_unpromised(const struct runner *r, int group)
@@ -40,6 +40,8 @@ int32_t runner_kept_pages(const struct runner *r, int group);
 /* Bytes of a page in layer i; 0: it keeps no positions, or reads another one's. */
 size_t runner_layer_page(const struct runner *r, int64_t i);
 
+/* A page of the full group for something that goes into the tree, in r->spare: reset that afterwards. -1: there is none. */
+int32_t runner_spare_page(struct runner *r);
 /* Tokens of the longest end that ids begin with; 0 = none. */
 int32_t runner_end_tokens(struct runner *r, const struct prefix_hit *hit, const int32_t *ids);
 /* The end that was unused for longest is given up if no other is free. NULL: all are in use. Its tables are empty. */

@@ -4,10 +4,13 @@
  * an *end*, hung on the tree's node in which the last token lies; a sequence that begins alike begins at the longest such end that it
  * covers. Nothing is copied for keeping: the pages change hands. Ends are the first to go, the longest unused before others. */
 #include "engine/runner_int.h"
+#include "tensor/ops.h"
+
+#include <string.h>
 
 static bool runner_has_ends(const struct runner *r)
 {
-    return r->model->has_group[MODEL_GROUP_WINDOW] || r->model->has_group[MODEL_GROUP_STATE];
+    return r->has_group[MODEL_GROUP_WINDOW] || r->has_group[MODEL_GROUP_STATE];
 }
 
 /* --- ends --- */
@@ -116,10 +119,11 @@ int32_t runner_end_tokens(struct runner *r, const struct prefix_hit *hit, const 
 
 enum err_code runner_keep_alloc(struct runner *r, int64_t keep_bytes, struct err *err)
 {
-    if (keep_bytes == 0 || !r->model->has_group[MODEL_GROUP_FULL])
+    if (keep_bytes == 0)
         return ERR_OK;
     struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
-    int64_t n = keep_bytes / (int64_t)r->page_bytes[MODEL_GROUP_FULL];
+    size_t page = r->page_bytes[MODEL_GROUP_FULL];
+    int64_t n = page > 0 ? keep_bytes / (int64_t)page : p->n_pages;
     int32_t n_pages = kv_pages_for(r->n_ctx);
     r->keep_bytes_max = keep_bytes;
     r->n_ends = runner_has_ends(r) ? r->max_seqs * RUNNER_ENDS_PER_SEQ : 0;
@@ -132,6 +136,8 @@ enum err_code runner_keep_alloc(struct runner *r, int64_t keep_bytes, struct err
         for (int g = 0; g < MODEL_GROUP_COUNT && !code; g++)
             if (g != MODEL_GROUP_FULL)
                 code = kv_table_init(&r->ends[i].tables[g], n_pages, err);
+    if (!code)
+        code = kv_table_init(&r->spare, 1, err);
     if (!code)
         code = prefix_init(&r->prefix, p, n < p->n_pages ? (int32_t)n : p->n_pages, err);
     r->prefix.removed = end_moved;
@@ -150,6 +156,7 @@ void runner_keep_free(struct runner *r)
     prefix_release(&r->prefix);
     mem_free(MEM_CAT_KV, r->ends);
     mem_free(MEM_CAT_KV, r->hit_pages);
+    kv_table_release(&r->spare);
 }
 
 bool runner_make_room(struct runner *r, int group, int32_t n)
@@ -211,6 +218,94 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_B
         end_put(r, s, node);
 }
 
+/* n pages of the group for a copy, at the cost of other ends alone. */
+static bool end_make_room(struct runner *r, int group, int32_t n)
+{
+    struct runner_end *e;
+    while (runner_unpromised(r, group) < n && (e = end_oldest(r)))
+        end_drop(r, e);
+    return n <= runner_unpromised(r, group);
+}
+
+int32_t runner_spare_page(struct runner *r)
+{
+    struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
+    if (!runner_make_room(r, MODEL_GROUP_FULL, 1))
+        return -1;
+    enum err_code code = kv_table_reserve(p, &r->spare, 1, NULL);
+    if (!code)
+        code = kv_table_extend(p, &r->spare, 1, NULL);
+    BUG_ON(code != ERR_OK); /* there is room for one */
+    return r->spare.pages[0];
+}
+
+/* The node that the last of ids [n] lies in, with a copy of the page that the sequence goes on writing. -1: no room. */
+static int32_t keep_node(struct runner *r, const struct runner_seq *s,
+                         const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids, int32_t n)
+{
+    const struct kv_table *t = &s->tables[MODEL_GROUP_FULL];
+    int32_t n_whole = n / KV_PAGE_TOKENS;
+    memcpy(r->hit_pages, t->pages, (size_t)n_whole * sizeof(*t->pages));
+    if (n % KV_PAGE_TOKENS != 0) {
+        int32_t page = runner_spare_page(r);
+        if (page < 0)
+            return -1;
+        for (int64_t l = 0; l < r->model->n_layers; l++)
+            if (r->model->layers[l].group == MODEL_GROUP_FULL && r->model->layers[l].kv_from == l)
+                ops_kv_copy_page(r->model->be, &r->layers[l], page, t->pages[n_whole]);
+        r->hit_pages[n_whole] = page;
+    }
+    int32_t node = prefix_put(&r->prefix, salt, ids, n, r->hit_pages, r->token_seconds, false);
+    kv_table_reset(&r->pools[MODEL_GROUP_FULL], &r->spare);
+    return node;
+}
+
+/* Copies of a sequence's window and state, whole ones: there is room. */
+static void end_copy(struct runner *r, struct runner_end *to, const struct runner_seq *s)
+{
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        if (g == MODEL_GROUP_FULL || !r->has_group[g])
+            continue;
+        runner_share_group(r, g, &to->tables[g], &s->tables[g], s->len);
+        if (g == MODEL_GROUP_STATE)
+            runner_copy_slot(r, to->tables[g].pages[0], runner_slot(s));
+    }
+}
+
+bool runner_keep_end(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
+                     const int32_t *ids, int32_t n, bool to_disk)
+{
+    struct runner_seq *s = &r->seqs[seq];
+    const struct kv_table *window = &s->tables[MODEL_GROUP_WINDOW];
+    BUG_ON(!s->is_open || n != s->len);
+    if (r->n_ends == 0 || n == 0)
+        return true;
+    if (runner_has_state(r))
+        runner_settle(r, seq, n);
+    int32_t node = keep_node(r, s, salt, ids, n);
+    if (node < 0)
+        return false;
+    for (int32_t i = 0; i < r->n_ends; i++)
+        if (end_is_held(&r->ends[i]) && r->ends[i].node == node && r->ends[i].len == n) {
+            r->ends[i].age = r->next_end++;
+            return true;
+        }
+    if (!end_make_room(r, MODEL_GROUP_WINDOW, window->n - window->first) ||
+        !end_make_room(r, MODEL_GROUP_STATE, runner_has_state(r)))
+        return false;
+    struct runner_end *to = runner_end_take(r);
+    if (!to)
+        return false;
+    end_copy(r, to, s);
+    to->node = node;
+    to->len = n;
+    to->age = r->next_end++;
+    to->is_due = to_disk && r->tier;
+    if (r->tier)
+        runner_tier_kept(r, salt, ids, n);
+    return true;
+}
+
 /* The full layers' pages of the first n_tokens, or of its whole pages where there is no room for a copy of the last. Returns how many. */
 static int32_t runner_reuse_full(struct runner *r, struct kv_table *t, const struct prefix_hit *hit,
                                  int32_t n_tokens)
@@ -235,7 +330,7 @@ static int32_t runner_reuse_full(struct runner *r, struct kv_table *t, const str
 static bool runner_reuse_end(struct runner *r, struct runner_seq *s, const struct runner_end *e)
 {
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
-        if (g == MODEL_GROUP_FULL || !r->model->has_group[g])
+        if (g == MODEL_GROUP_FULL || !r->has_group[g])
             continue;
         if (!runner_make_room(r, g, e->tables[g].n - e->tables[g].first))
             return false;

@@ -357,7 +357,7 @@ void runner_tier_set_wake(struct runner *r, void (*wake)(void *arg), void *arg)
 static size_t end_bytes_max(const struct runner *r)
 {
     size_t n_window = 0;
-    if (r->model->has_group[MODEL_GROUP_WINDOW])
+    if (r->has_group[MODEL_GROUP_WINDOW])
         n_window = (size_t)kv_pages_for(r->model->window) + 1;
     return r->page_bytes[MODEL_GROUP_FULL] + n_window * r->page_bytes[MODEL_GROUP_WINDOW] +
            r->page_bytes[MODEL_GROUP_STATE];
@@ -395,8 +395,6 @@ enum err_code runner_tier_open(struct runner *r, const struct runner_tier_option
     for (size_t i = 0; !code && i < n_slots; i++)
         t->wish_at[i] = -1;
     if (!code)
-        code = kv_table_init(&t->page, 1, err);
-    if (!code)
         code = tier_open(&to, &t->tier, err);
     if (code)
         runner_tier_close(r);
@@ -421,7 +419,6 @@ void runner_tier_close(struct runner *r)
         }
     }
     tier_close(t->tier);
-    kv_table_release(&t->page);
     mem_free(MEM_CAT_KV, t->keys);
     mem_free(MEM_CAT_KV, t->wishes);
     mem_free(MEM_CAT_KV, t->wish_at);

@@ -23,7 +23,6 @@ struct runner_tier {
     int32_t wish_cap, wish_first, n_wishes;
     struct fetch *fetches; /* [max_seqs] */
     uint64_t next_ticket;
-    struct kv_table page; /* of the full group: where a page for what is read comes from */
     /* The fetch that is being read. */
     int32_t active; /* sequence; -1 = none */
     int64_t deadline_us;
