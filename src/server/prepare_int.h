@@ -93,6 +93,8 @@ bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *b
 bool prepare_encode(const struct prepare_context *ctx, const struct json *body,
                     const struct template_output *text, struct token_list *out, struct diagnosis *d,
                     struct api_error *e);
+/* Where in the prompt of a chat request ends are to be kept: sets g->engine.cuts. */
+void prepare_cuts(struct prepare_generation *g, const struct token_list *prompt);
 
 /* /tokenize, /detokenize, /apply-template: fill p->reply or p->error. */
 void prepare_tokenize(const struct prepare_context *ctx, const struct json *body,

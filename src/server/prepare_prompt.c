@@ -195,8 +195,10 @@ static bool prepare_chat(struct prepare_generation *g, struct api_error *e)
     bool is_fine = prepare_answer(g, e) &&
                    prepare_chat_prompt(g->ctx, g->body, g->thinks, g->fields.add_generation_prompt,
                                        &ids, &opens_thought, g->p->diagnosis, e) &&
-                   (g->p->kind != PREPARE_CHAT || prepare_guide(g, opens_thought, e)) &&
-                   prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
+                   (g->p->kind != PREPARE_CHAT || prepare_guide(g, opens_thought, e));
+    if (is_fine)
+        prepare_cuts(g, &ids);
+    is_fine = is_fine && prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
     token_list_release(&ids);
     return is_fine;
 }
