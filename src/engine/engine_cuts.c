@@ -22,7 +22,8 @@ static bool cut_add(struct row *row, int32_t at)
     return true;
 }
 
-void cuts_choose(const struct engine_model *em, struct row *row, const struct engine_request *req)
+void engine_cuts_choose(const struct engine_model *em, struct row *row,
+                        const struct engine_request *req)
 {
     row->n_cuts = 0;
     if (!em->base.info.keeps_ends || row->ids_max == row->n_prompt || row->n_scored < row->n_prompt)
@@ -36,7 +37,7 @@ void cuts_choose(const struct engine_model *em, struct row *row, const struct en
         ;
 }
 
-int32_t cuts_next(const struct row *row)
+int32_t engine_cuts_next(const struct row *row)
 {
     int32_t i = 0;
     while (i < row->n_cuts && row->cuts[i] <= row->n_fed)
@@ -44,7 +45,7 @@ int32_t cuts_next(const struct row *row)
     return i < row->n_cuts ? row->cuts[i] : INT32_MAX;
 }
 
-bool cuts_is_at(const struct row *row)
+bool engine_cuts_is_at(const struct row *row)
 {
     for (int32_t i = 0; i < row->n_cuts; i++)
         if (row->cuts[i] == row->n_fed)

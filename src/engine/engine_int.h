@@ -97,10 +97,11 @@ void draft_settle(struct engine_model *em, const struct engine_work *work,
                   struct engine_result *results, int32_t n, int64_t us);
 
 /* --- engine_cuts.c --- */
-void cuts_choose(const struct engine_model *em, struct row *row, const struct engine_request *req);
+void engine_cuts_choose(const struct engine_model *em, struct row *row,
+                        const struct engine_request *req);
 /* The next one behind what the row has taken, or INT32_MAX. And does it stand at one? */
-int32_t cuts_next(const struct row *row);
-bool cuts_is_at(const struct row *row);
+int32_t engine_cuts_next(const struct row *row);
+bool engine_cuts_is_at(const struct row *row);
 
 enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
                                 struct engine_result *results, struct err *err);

@@ -142,7 +142,7 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
     if (!code)
         code = row_begin(row, req, em->token_bytes, err);
     if (!code)
-        cuts_choose(em, row, req);
+        engine_cuts_choose(em, row, req);
     if (!code)
         code = runner_open(em->runner, &row->seq, err);
     if (code) {

@@ -22,7 +22,7 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, b
     if (is_embedder && n < left)
         return err_set(err, ERR_STATE, "row %d: asked to take %d ids of %d: a text is one step",
                        work->row, n, left);
-    int32_t cut = cuts_next(row);
+    int32_t cut = engine_cuts_next(row);
     if (row->n_fed + n > cut) /* what stands there is kept */
         n = cut - row->n_fed;
     int32_t n_out = n == left;
@@ -215,7 +215,7 @@ static void engine_model_keep_ends(struct engine_model *em, const struct engine_
 {
     for (int32_t i = 0; i < n; i++) {
         const struct row *row = &em->rows[work[i].row];
-        if (row->has_failed || !cuts_is_at(row) ||
+        if (row->has_failed || !engine_cuts_is_at(row) ||
             runner_keep_end(em->runner, row->seq, row->salt, row->ids, row->n_fed,
                             row->n_fed == row->cut_to_disk))
             continue;
