@@ -31,7 +31,7 @@ static const struct {
     { "properties", KEYWORD_KNOWN },
     { "required", KEYWORD_KNOWN },
     { "additionalProperties", KEYWORD_KNOWN },
-    { "unevaluatedProperties", KEYWORD_KNOWN },
+    { "unevaluatedProperties", KEYWORD_NO },
     { "patternProperties", KEYWORD_KNOWN },
     { "propertyNames", KEYWORD_KNOWN },
     { "minProperties", KEYWORD_KNOWN },
@@ -344,7 +344,8 @@ static bool schema_is_apart(struct json_schema *x, const struct json *a, const s
     for (int i = 0; i < 8 && json_get(b, "$ref"); i++)
         b = json_schema_resolve(x, json_get(b, "$ref"), "oneOf");
     if (x->b->code || !json_is(a, JSON_TYPE_OBJECT) || !json_is(b, JSON_TYPE_OBJECT))
-        return true;
+        return (json_is(a, JSON_TYPE_BOOL) && !a->boolean) ||
+               (json_is(b, JSON_TYPE_BOOL) && !b->boolean); /* false: no value at all */
     const struct json *p = json_get(a, "properties"), *q = json_get(b, "properties");
     const struct json *c = json_get(a, "const"), *d = json_get(b, "const");
     if ((schema_types_of(a) & schema_types_of(b)) == 0)

@@ -114,19 +114,11 @@ static void object_openness(struct object *o)
 {
     bool is_said = false, is_closed = false;
     for (int i = 0; i < o->m->n; i++) {
-        static const char *const names[] = { "additionalProperties", "unevaluatedProperties" };
-        for (int k = 0; k < 2; k++) {
-            const struct json *v = json_get(o->m->s[i].v, names[k]);
-            if (!v)
-                continue;
-            if (json_is(v, JSON_TYPE_BOOL) && !v->boolean)
-                is_closed = true;
-            else if (k == 1 && !json_is(v, JSON_TYPE_BOOL))
-                json_schema_fail(o->x, ERR_UNSUPPORTED, o->m->s[i].path, names[k],
-                                 "is enforced only as true or false");
-            else
-                is_said = true;
-        }
+        const struct json *v = json_get(o->m->s[i].v, "additionalProperties");
+        if (json_is(v, JSON_TYPE_BOOL) && !v->boolean)
+            is_closed = true;
+        else if (v)
+            is_said = true;
     }
     o->is_open = !is_closed && (is_said || (!o->has_declared && o->n_patterns == 0));
 }
