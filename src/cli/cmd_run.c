@@ -251,7 +251,7 @@ static int run_run(void *options)
     log_set_level(LOG_LEVEL_WARN);
     enum err_code code = load_open(&l, &o->load, &err);
     if (!code)
-        code = load_engine(&l, 1, &(struct load_keep){ 0 }, &err);
+        code = load_engine(&l, 1, &(struct load_engine_options){ 0 }, &err);
     if (!code)
         code = run_prompt(o, &l, &prompt, &err);
     if (!code)

@@ -19,7 +19,7 @@ struct serve_options {
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
     int64_t store_bytes, store_days, prompt_cache, ssd_cache_max;
     int64_t checkpoint, journal_bytes, resume_ttl;
-    const char *state_dir, *ssd_cache;
+    const char *speculate, *state_dir, *ssd_cache;
     bool strict_model, metrics_public, insecure_listen, no_store, hoist_volatile;
     struct server_sampling sampling;
 };
@@ -32,6 +32,7 @@ static void serve_defaults(void *options)
     o->rows = 16;
     o->drain_seconds = -1;
     o->prompt_cache = -1;
+    o->speculate = "auto";
     o->ssd_cache_max = (int64_t)20 << 30;
     server_sampling_unset(&o->sampling);
 }
@@ -80,7 +81,8 @@ static int serve_run(void *options)
     struct serve_model m = { .options = o->load,
                              .template_path = o->chat_template,
                              .max_rows = (int32_t)o->rows,
-                             .keep = { .bytes =
+                             .keep = { .speculates = strcmp(o->speculate, "off") != 0,
+                                       .bytes =
                                            o->prompt_cache < 0 ? RUNNER_KEEP_ALL : o->prompt_cache,
                                        .dir = o->ssd_cache,
                                        .disk_bytes = o->ssd_cache_max } };
@@ -119,6 +121,10 @@ static int serve_run(void *options)
     int64_t now;
     if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
         return cli_fail("serve", &err);
+    if (strcmp(o->speculate, "auto") != 0 && strcmp(o->speculate, "off") != 0) {
+        (void)err_set(&err, ERR_INVALID, "--speculate: '%s' is not auto or off", o->speculate);
+        return cli_fail("serve", &err);
+    }
     if (o->log)
         log_enable(o->log);
     if (api_keys_open(&keys, o->api_key_file, &err) != ERR_OK)
@@ -195,6 +201,11 @@ const struct cli_verb cmd_serve = {
               "move a date, billing header or id at the head of a system prompt to the end of the "
               "last message, so that the rest can be kept; changes the prompt",
               CLI_FLAG_BOOL, AT(hoist_volatile), 0, 0 },
+            { "speculate", "HOW",
+              "guess next tokens and verify them together: auto (by prompt lookup, where it pays) "
+              "or "
+              "off; default auto",
+              CLI_FLAG_STRING, AT(speculate), 0, 0 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },
             { "max-stall-ms", "N",

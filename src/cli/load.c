@@ -256,7 +256,7 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     return code;
 }
 
-enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_keep *keep,
+enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_engine_options *keep,
                           struct err *err)
 {
     char digest[65];
@@ -281,7 +281,9 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_ke
                   (double)(clock_us() - start) * 1e-3);
     }
     o.end_ids = tokenizer_end_ids(l->tokenizer, &o.n_end);
-    return engine_model_new(&o, &l->engine, err);
+    enum err_code code = keep->speculates ? draft_lookup_new(max_rows, &l->drafter, err) : ERR_OK;
+    o.drafter = l->drafter;
+    return code ? code : engine_model_new(&o, &l->engine, err);
 }
 
 enum err_code load_chat(struct load *l, struct err *err)
@@ -303,6 +305,8 @@ void load_close(struct load *l)
 {
     if (l->engine)
         l->engine->ops->free(l->engine);
+    if (l->drafter)
+        l->drafter->ops->free(l->drafter);
     mem_free(MEM_CAT_TOKENIZER, l->token_bytes);
     model_free(l->model);
     template_free(l->chat_template);

@@ -101,6 +101,7 @@ struct load {
     struct tokenizer *tokenizer;
     struct engine_bytes *token_bytes; /* [n_vocab] */
     struct engine *engine;            /* NULL until load_engine */
+    struct drafter *drafter;          /* of the engine; NULL = none */
     char *id;                         /* name of the model in the API */
     struct template *chat_template;   /* NULL until load_chat, and where the file has none */
     struct json_doc template_own;     /* the template's variables that are the program's */
@@ -113,13 +114,15 @@ struct load {
 
 /* Weights, backend, model, tokenizer. o is borrowed until load_close. Errors: of each part; *l is closed then. */
 enum err_code load_open(struct load *l, const struct load_options *o, struct err *err) MUST_CHECK;
-/* Then an engine with room for max_rows rows at a time. */
-struct load_keep {      /* where it keeps histories: all zero, nowhere */
+struct load_engine_options {
+    bool speculates; /* next tokens are guessed (draft.h) */
+    /* Where it keeps histories: all zero, nowhere. */
     int64_t bytes;      /* of its cache (runner.h) */
     const char *dir;    /* on disk; NULL = not there */
     int64_t disk_bytes; /* of that directory's files, at most */
 };
-enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_keep *keep,
+/* Then an engine with room for max_rows rows at a time. */
+enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_engine_options *keep,
                           struct err *err) MUST_CHECK;
 /* The chat template, if the file has one. Errors: those of template_parse. */
 enum err_code load_chat(struct load *l, struct err *err) MUST_CHECK;

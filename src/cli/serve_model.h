@@ -9,7 +9,7 @@ struct serve_model {
     struct load_options options;
     const char *template_path; /* NULL: the model file's own */
     int32_t max_rows;
-    struct load_keep keep; /* histories */
+    struct load_engine_options keep; /* histories */
     /* private to serve_model.c from here */
     struct load load;
     struct template *chat_template;

@@ -44,11 +44,6 @@ double step_cost_of(const struct step_cost *c, int32_t n_rows)
     return low + one * STEP_COST_SLOPE * (n_rows - below);
 }
 
-void draft_rate_init(struct draft_rate *r)
-{
-    *r = (struct draft_rate){ 0 };
-}
-
 void draft_rate_add(struct draft_rate *r, int32_t sure, bool is_taken)
 {
     float keep = 1 - 1.0f / RATE_MEMORY;

@@ -21,11 +21,10 @@ void step_cost_add(struct step_cost *c, int32_t n_rows, int64_t us);
  * 0 where nothing was measured. Never decreases with n_rows. */
 double step_cost_of(const struct step_cost *c, int32_t n_rows);
 
-struct draft_rate {
+struct draft_rate {                               /* zeroed at first */
     float n[DRAFT_CLASSES], taken[DRAFT_CLASSES]; /* of the latest first guesses */
 };
 
-void draft_rate_init(struct draft_rate *r);
 /* A first guess of class `sure` came true or not. */
 void draft_rate_add(struct draft_rate *r, int32_t sure, bool is_taken);
 /* The chance of the next guess, where the one before it came true: the row's own, with `all` to begin with. */

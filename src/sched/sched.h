@@ -66,6 +66,7 @@ struct sched_finished {
     int32_t n_shared;    /* prompt tokens that another row of the submission had computed; */
     int32_t n_cached;    /* that rows before it had: they were kept */
     int32_t n_preempted; /* times that it gave up its memory */
+    struct engine_speculation speculation;
     int64_t queued_us, prefill_us, decode_us;
     struct err err;
 };
@@ -115,6 +116,7 @@ struct sched_stats {          /* a snapshot; each number by itself */
     int64_t shared_tokens,
         recomputed_tokens; /* not taken because shared; taken again after a preemption */
     int64_t cached_tokens; /* not taken because kept */
+    int64_t drafted_tokens, accepted_tokens; /* guesses that steps have verified; that came true */
     int64_t last_step_us;
     struct engine_usage cache;
     struct engine_disk_stats disk;

@@ -47,7 +47,8 @@ struct sched_counters {                /* one writer each unless said; read from
     _Atomic int64_t waiting;           /* written by submitters too */
     _Atomic int64_t accepted, refused; /* written by submitters */
     _Atomic int64_t running, paused, finished, cancelled, failed, expired, preempted;
-    _Atomic int64_t steps, prompt_tokens, tokens, shared_tokens, recomputed_tokens, cached_tokens;
+    _Atomic int64_t steps, prompt_tokens, tokens, shared_tokens, recomputed_tokens, cached_tokens,
+        drafted_tokens, accepted_tokens;
     _Atomic int64_t last_step_us, step_started_us, disk_waits;
     _Atomic int32_t n_groups; /* written once, after names and sizes */
     const char *group_names[ENGINE_GROUPS_MAX];

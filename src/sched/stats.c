@@ -65,6 +65,8 @@ void sched_read_stats(const struct sched *s, struct sched_stats *out)
         .shared_tokens = c->shared_tokens,
         .recomputed_tokens = c->recomputed_tokens,
         .cached_tokens = c->cached_tokens,
+        .drafted_tokens = c->drafted_tokens,
+        .accepted_tokens = c->accepted_tokens,
         .last_step_us = c->last_step_us,
         .step_started_us = c->step_started_us,
         .disk_waits = c->disk_waits,

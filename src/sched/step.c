@@ -192,6 +192,9 @@ static void sched_route_tokens(struct sched *s, struct sched_row *row,
     s->stats.tokens += res->n_tokens;
     rank_charge(row->request, 2.0 * res->n_tokens);
     row->result.n_reasoning = res->n_reasoning;
+    s->stats.drafted_tokens += res->speculation.drafted - row->result.speculation.drafted;
+    s->stats.accepted_tokens += res->speculation.accepted - row->result.speculation.accepted;
+    row->result.speculation = res->speculation;
     if (res->text_safe > row->result.text_safe)
         row->result.text_safe = res->text_safe;
 }

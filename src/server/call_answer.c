@@ -326,6 +326,16 @@ static void call_count_cached(struct call *call, const struct leg *leg,
         call->usage.cached_tokens += f->n_cached;
 }
 
+static void call_count_speculation(struct engine_speculation *all,
+                                   const struct engine_speculation *one)
+{
+    all->rounds += one->rounds;
+    all->drafted += one->drafted;
+    all->accepted += one->accepted;
+    for (int i = 0; i < ENGINE_DRAFTS_MAX; i++)
+        all->accepted_at[i] += one->accepted_at[i];
+}
+
 void call_take_end(struct leg *leg, const struct sched_finished *f)
 {
     struct call *call = leg->call;
@@ -339,6 +349,7 @@ void call_take_end(struct leg *leg, const struct sched_finished *f)
     call->n_live--;
     call->usage.prompt_tokens = call->prepared->prompt_tokens;
     call_count_cached(call, leg, f);
+    call_count_speculation(&call->usage.speculation, &f->speculation);
     call->usage.completion_tokens += leg->end.n_tokens;
     call->usage.reasoning_tokens += f->n_reasoning;
     call->usage.prompt_us += f->prefill_us;

@@ -36,8 +36,9 @@ struct dialect_head { /* the same in all parts of a reply */
 
 struct dialect_usage {
     int64_t prompt_tokens, completion_tokens;
-    int64_t reasoning_tokens;     /* of the completion's */
-    int64_t cached_tokens;        /* of the prompt's */
+    int64_t reasoning_tokens; /* of the completion's */
+    int64_t cached_tokens;    /* of the prompt's */
+    struct engine_speculation speculation;
     int64_t prompt_us, decode_us; /* summed over the answers */
 };
 

@@ -36,6 +36,25 @@ static void openai_rate(struct json_writer *w, const char *name, int64_t n, int6
     json_field_double(w, key, us > 0 ? (double)n * 1e6 / (double)us : 0);
 }
 
+/* What guessing next tokens has brought, where any was verified. */
+static void openai_speculation(struct json_writer *w, const struct engine_speculation *s)
+{
+    int n = ENGINE_DRAFTS_MAX;
+    if (s->rounds == 0)
+        return;
+    while (n > 0 && s->accepted_at[n - 1] == 0)
+        n--;
+    json_field_object(w, "speculation");
+    json_field_int(w, "rounds", s->rounds);
+    json_field_int(w, "drafted", s->drafted);
+    json_field_int(w, "accepted", s->accepted);
+    json_field_array(w, "accepted_per_position");
+    for (int i = 0; i < n; i++)
+        json_int(w, s->accepted_at[i]);
+    json_end_array(w);
+    json_end_object(w);
+}
+
 /* usage as OpenAI has it; timings as llama.cpp's clients read them. */
 static void openai_usage(struct json_writer *w, const struct dialect_head *h,
                          const struct dialect_usage *u)
@@ -50,6 +69,7 @@ static void openai_usage(struct json_writer *w, const struct dialect_head *h,
     json_field_object(w, "completion_tokens_details");
     json_field_int(w, "reasoning_tokens", u->reasoning_tokens);
     json_end_object(w);
+    openai_speculation(w, &u->speculation);
     dialect_diagnosis(w, h);
     json_end_object(w);
     dialect_timings(w, u);

@@ -100,6 +100,7 @@ static const struct fields_row fields_table[] = {
     { "cache_salt", EVERY, OTHER, 0, 0, 0, "a string: prompts of different salts never share what was computed, so that how soon an answer comes tells nothing of another tenant's prompts", "string(0,256)" },
     { "cache_diagnostics", ALL | RESP | MSG, BOOL, 0, 0, AT(cache_diagnostics), "the usage tells what was reused of earlier prompts and why not more ([prompt cache](caching.md#why-it-missed)); changes no answer", NULL },
     { "return_token_ids", ALL | MSG, BOOL, 0, 0, AT(return_token_ids), "the answer brings the ids that it was sampled with, as `token_ids`; sent back with the assistant's message they keep the next turn's prompt what was computed ([prompt cache](caching.md#replies-by-their-ids))", NULL },
+    { "speculation", ALL | RESP | MSG | FILL, BOOL, 0, 0, AT(speculation), "false: next tokens are not guessed ([speculation](speculation.md)); the answer is the same; true unless given", NULL },
     { "diagnostics", MSG, OTHER, 0, 0, 0, "`previous_message_id`: the reply's `diagnostics` tells in what this request differs from that message's", "{previous_message_id?: string | null}" },
     { "prompt_cache_options", RESP, OTHER, 0, 0, 0, "`comparison_response_id`: `prompt_cache_diagnostics` tells in what this request differs from that response's; `mode` and `ttl` have no effect", "{comparison_response_id?: string | null, mode?: string | null, ttl?: string | null}" },
     { "background", ALL | SIGNAL | EMB, BOOL, 0, 0, AT(background), "runs only while nothing else is there to do", NULL },
@@ -233,6 +234,7 @@ bool fields_read(const struct json *body, enum fields_route route, struct fields
 {
     *out = (struct fields){ .add_generation_prompt = true,
                             .store = true,
+                            .speculation = true,
                             .parallel_tool_calls = true };
     for (size_t i = 0; i < ARRAY_LEN(fields_table); i++) {
         void *at = (char *)out + fields_table[i].offset;

@@ -40,6 +40,7 @@ struct fields {
     bool add_generation_prompt, parallel_tool_calls;
     bool cache_diagnostics, return_token_ids;
     int64_t thinking_budget;
+    bool speculation; /* true unless given */
 };
 
 /* Read the plain fields of body (an object) for that route, and name the fields that nobody knows in ignored[LIMIT_IGNORED_BYTES]

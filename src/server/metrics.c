@@ -83,6 +83,8 @@ static const struct metrics_row metrics_table[] = {
     { "prompt_tokens_total", COUNTER, "prompt_tokens", NULL, AT(sched.prompt_tokens), "prompt tokens computed" },
     { "shared_tokens_total", COUNTER, "shared_tokens", NULL, AT(sched.shared_tokens), "prompt tokens that another answer of the request had computed" },
     { "cached_tokens_total", COUNTER, "cached_tokens", NULL, AT(sched.cached_tokens), "prompt tokens that had been computed for a request before" },
+    { "drafted_tokens_total", COUNTER, "drafted_tokens", NULL, AT(sched.drafted_tokens), "guesses of next tokens that steps have verified" },
+    { "accepted_tokens_total", COUNTER, "accepted_tokens", NULL, AT(sched.accepted_tokens), "of those, that came true" },
     { "recomputed_tokens_total", COUNTER, "recomputed_tokens", NULL, AT(sched.recomputed_tokens), "tokens computed again after a row had given up its memory" },
     { "tokens_total", COUNTER, "tokens", NULL, AT(sched.tokens), "tokens of answers" },
     { "last_step_seconds", GAUGE, "last_step_us", NULL, US(sched.last_step_us), "the newest whole step" },

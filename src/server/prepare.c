@@ -217,6 +217,7 @@ static bool prepare_limits(struct prepare_generation *g, struct api_error *e)
         f->max_completion_tokens != FIELDS_UNSET ? f->max_completion_tokens : f->max_tokens;
     g->engine.max_tokens = max < 0 ? -1 : prepare_clamp(max);
     g->engine.ignore_end = f->ignore_eos;
+    g->engine.no_drafts = !f->speculation;
     if (f->best_of != FIELDS_UNSET && f->best_of != (f->n == FIELDS_UNSET ? 1 : f->n))
         return api_error_set(e, 400, "unsupported_value", "best_of",
                              "best_of: only the value of n is supported");

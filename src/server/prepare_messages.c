@@ -492,6 +492,7 @@ static void claude_write_fields(struct claude *q)
         { "priority", "priority" },
         { "cache_salt", "cache_salt" },
         { "cache_diagnostics", "cache_diagnostics" },
+        { "speculation", "speculation" },
         { "return_token_ids", "return_token_ids" },
         { "deadline_ms", "deadline_ms" },
         { "thinking", "thinking" },

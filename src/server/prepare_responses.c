@@ -303,6 +303,7 @@ static void responses_options(const struct responses *q, struct json_writer *w)
         "priority",
         "cache_salt",
         "cache_diagnostics",
+        "speculation",
         "deadline_ms",
         "parallel_tool_calls",
         "thinking",

@@ -234,7 +234,8 @@ def explore(schema, mode, examples, server):
     for result in schema.get_all_operations():
         operation = result.ok()
         method = operation.method.lower()
-        has_input = method == "post" and "{id}" not in operation.path or operation.definition.raw.get("parameters")
+        raw = operation.definition.raw
+        has_input = method == "post" and "{id}" not in operation.path and "requestBody" in raw or raw.get("parameters")
         if operation.path in ALIASES or (mode.is_negative and not has_input):
             continue
 
