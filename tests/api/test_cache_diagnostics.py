@@ -87,7 +87,8 @@ def test_the_message_that_was_changed_is_named(real, at):
 def test_what_was_given_up_is_told(path):
     with serve(path, "--prompt-cache", "6M") as s:  # 4 pages of 64 tokens
         ask(s, turns("Name a window."))
-        ask(s, turns("Name a garden.", system="Other words. " + RULES[::-1]))
+        for other in range(6):  # each newcomer is worth more than what was last given up
+            ask(s, turns("Name a garden.", system=f"Other words: {other}. " + RULES[::-1]))
         _, d = ask(s, turns("Name a window."))
         assert d["reason"] == "evicted" and d["evicted_tokens"] >= 64
         assert d["evicted_tokens"] + d["nearest_tokens"] <= d["prompt_tokens"]

@@ -166,18 +166,18 @@ def test_real_texts_that_mean_the_same_are_near(real):
 
 FAMILIES = ROOT / "tests/golden/families"
 BOTH_WAYS = ["bert.gguf", "bert-cls.gguf", "nomic-bert.gguf", "embeddinggemma-dense.gguf"]
-TEXTS = ["a", "some words of a text", "x" * 90, "a text that is longer than a page of the cache, as many are: " * 3, "b"]
+BOTH_WAYS_TEXTS = ["a", "some words of a text", "x" * 90, "a text that is longer than a page of the cache, as many are: " * 3, "b"]
 
 
 @pytest.mark.parametrize("model", BOTH_WAYS)
 def test_texts_alone_and_together_have_the_same_bits(model):
     with Server([PLUMB, "serve", "--model", str(FAMILIES / model), "--port", "0", "--threads", "2"]) as s:
-        together = vectors(embed(s, TEXTS))
+        together = vectors(embed(s, BOTH_WAYS_TEXTS))
         assert len(together[0]) == (24 if "dense" in model else 32)
-        for text, v in zip(TEXTS, together):
+        for text, v in zip(BOTH_WAYS_TEXTS, together):
             assert abs(sum(x * x for x in v) - 1) < 1e-5
             assert vectors(embed(s, text))[0] == v
-        assert vectors(embed(s, TEXTS[::-1]))[::-1] == together
+        assert vectors(embed(s, BOTH_WAYS_TEXTS[::-1]))[::-1] == together
 
 
 def test_a_model_that_makes_embeddings_alone_writes_no_answers():

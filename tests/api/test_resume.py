@@ -537,9 +537,9 @@ def test_a_real_model_is_killed_at_random_moments(tmp_path, seed):
         with server.connect() as s:
             s.sendall(request(CHAT, body, headers=headers) if kills % 3 < 2 or not last else
                       request("/v1/requests/x/stream", headers=headers))
-            end, raw = time.time() + dice.uniform(0.2, 1.2) * SLOW, b""
+            end, n_events, raw = time.time() + 30 * SLOW, dice.randint(0, 40), b""
             s.settimeout(0.05)
-            while (time.time() < end or kills == 5) and not raw.endswith(b"\r\n0\r\n\r\n"):
+            while (raw.count(b"data: ") < n_events or kills == 5) and time.time() < end and not raw.endswith(b"\r\n0\r\n\r\n"):
                 try:
                     raw += s.recv(65536)
                 except socket.timeout:

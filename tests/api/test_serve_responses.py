@@ -57,11 +57,14 @@ def test_the_answer_is_chats(small):
     cl = client_of(small)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the capital of France?"}]
     for how in ({"temperature": 0}, {"temperature": 1.1, "extra_body": {"seed": 7}}):
-        chat = cl.chat.completions.create(model="x", messages=messages, max_tokens=24, **how)
+        how_ids = {**how, "extra_body": {**how.get("extra_body", {}), "return_token_ids": True}}
+        chat = cl.chat.completions.create(model="x", messages=messages, max_tokens=24, **how_ids)
         one = cl.responses.create(model="x", instructions="Be brief.", input=messages[1]["content"], max_output_tokens=24, **how)
         assert one.output_text == chat.choices[0].message.content
         assert one.usage.input_tokens == chat.usage.prompt_tokens
-        follow = messages + [{"role": "assistant", "content": one.output_text}, {"role": "user", "content": "And of Spain?"}]
+        # What is kept goes on by the ids that it was sampled with; a chat client may send them back.
+        reply = {"role": "assistant", "content": one.output_text, "token_ids": chat.choices[0].message.token_ids}
+        follow = messages + [reply, {"role": "user", "content": "And of Spain?"}]
         chat = cl.chat.completions.create(model="x", messages=follow, max_tokens=24, **how)
         two = cl.responses.create(model="x", instructions="Be brief.", input="And of Spain?", previous_response_id=one.id,
                                   max_output_tokens=24, **how)
