@@ -128,6 +128,9 @@ static void a_busy_class_never_holds_up_another(void **state)
     assert_int_equal(stats(&w, WORKER_CLASS_GRAMMAR).queued, QUEUED);
     assert_int_equal(stats(&w, WORKER_CLASS_GRAMMAR).running, 1);
     assert_int_equal(stats(&w, WORKER_CLASS_MEDIA).done, QUEUED + 1);
+    int64_t end = clock_us() + WAIT_US;
+    while (w.n_wakes < 100 + QUEUED + 1 && clock_us() < end) /* a job is there before its wake */
+        usleep(200);
     assert_int_equal(w.n_wakes, 100 + QUEUED + 1);
     w.is_open[WORKER_CLASS_GRAMMAR] = true; /* the pool's end waits for what has begun */
     worker_pool_free(w.pool);
