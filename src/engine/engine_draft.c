@@ -20,32 +20,30 @@ static int32_t draft_room(const struct engine_model *em, const struct row *row,
     return n < em->drafts_max ? n : em->drafts_max;
 }
 
-/* Ask for guesses of the rows that can take some. Returns the number of asks. */
+/* Guesses of the rows that can take some: what the drafter says, then ids that must come. Returns the number of asks. */
 static int32_t draft_ask_all(struct engine_model *em, const struct engine_work *work, int32_t n)
 {
-    int32_t n_asks = 0, n_free = 0;
+    int32_t n_asks = 0, n_sure = 0, end = em->base.info.max_rows; /* sure ones wait at the end */
     for (int32_t i = 0; i < n; i++) {
         struct row *row = &em->rows[work[i].row];
-        struct draft_ask *a = &em->asks[n_asks];
-        int32_t room = draft_room(em, row, &em->items[i]);
+        struct draft_ask a = { .row = work[i].row,
+                               .ids = row->ids,
+                               .n_ids = row->n_ids,
+                               .n_max = draft_room(em, row, &em->items[i]) };
         row->n_guess = 0;
-        *a = (struct draft_ask){
-            .row = work[i].row, .ids = row->ids, .n_ids = row->n_ids, .n_max = room, .sure = -1
-        };
-        a->n = room > 0 ? guide_ahead(&row->guide, a->ids_out, room) : 0;
-        n_asks += a->n > 0;
+        if (a.n_max < 1)
+            continue;
+        a.n = guide_ahead(&row->guide, a.ids_out, a.n_max);
+        a.sure = a.n > 0 ? -1 : 0;
+        if (a.n > 0)
+            em->asks[end - ++n_sure] = a;
+        else if (!row->no_drafts)
+            em->asks[n_asks++] = a;
     }
-    for (int32_t i = 0; i < n && em->drafter; i++) {
-        struct row *row = &em->rows[work[i].row];
-        int32_t room = draft_room(em, row, &em->items[i]);
-        if (room > 0 && !row->no_drafts && !guide_next(&row->guide))
-            em->asks[n_asks + n_free++] = (struct draft_ask){
-                .row = work[i].row, .ids = row->ids, .n_ids = row->n_ids, .n_max = room
-            };
-    }
-    if (n_free > 0)
-        em->drafter->ops->draft(em->drafter, em->asks + n_asks, n_free);
-    return n_asks + n_free;
+    if (n_asks > 0)
+        em->drafter->ops->draft(em->drafter, em->asks, n_asks);
+    memmove(em->asks + n_asks, em->asks + end - n_sure, (size_t)n_sure * sizeof(*em->asks));
+    return n_asks + n_sure;
 }
 
 /* The ask's guesses become the row's: all are compared with what is sampled, those that pay are verified. */
@@ -97,22 +95,18 @@ void draft_plan(struct engine_model *em, const struct engine_work *work, int32_t
 static void draft_learn(struct engine_model *em, struct row *row, const struct engine_result *res)
 {
     struct engine_speculation *sp = &row->speculation;
-    int32_t n = row->n_drafts > 0 ? row->n_drafts : 1;
-    n = n < row->n_guess ? n : row->n_guess;
-    n = n < res->n_tokens ? n : res->n_tokens;
-    bool is_taken = row->sure >= 0;
-    for (int32_t i = 0; i < n && is_taken; i++) {
-        is_taken = res->tokens[i].id == row->guess[i];
-        draft_rate_add(&row->rate, row->sure, is_taken);
-        draft_rate_add(&em->rate, row->sure, is_taken);
-    }
+    int32_t n = row->n_drafts > 0 ? row->n_drafts : 1; /* unverified, only the first was reached */
+    bool is_taken = true;
     sp->rounds += row->n_drafts > 0;
     sp->drafted += row->n_drafts;
-    for (int32_t i = 0; i < row->n_drafts && i < res->n_tokens; i++) {
-        if (res->tokens[i].id != row->guess[i])
-            break;
-        sp->accepted++;
-        sp->accepted_at[i]++;
+    for (int32_t i = 0; i < n && i < row->n_guess && i < res->n_tokens && is_taken; i++) {
+        is_taken = res->tokens[i].id == row->guess[i];
+        if (row->sure >= 0) {
+            draft_rate_add(&row->rate, row->sure, is_taken);
+            draft_rate_add(&em->rate, row->sure, is_taken);
+        }
+        sp->accepted += is_taken && i < row->n_drafts;
+        sp->accepted_at[i] += is_taken && i < row->n_drafts;
     }
 }
 
