@@ -16,4 +16,18 @@ struct span_list {
     size_t n;
 };
 
+/* The first of spans [n] that ends behind byte p; n where none does. */
+static inline size_t span_at(const struct span *spans, size_t n, size_t p)
+{
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (spans[mid].p1 <= p)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 #endif

@@ -127,6 +127,15 @@ const struct expr *expr_class(struct build *b, const struct expr_range *ranges, 
 
 /* --- sequences and alternatives --- */
 
+static const struct expr *expr_of_kids(struct build *b, enum expr_kind kind, int64_t size,
+                                       const struct expr **kids, int32_t n)
+{
+    struct expr *e = expr_new(b, kind, size);
+    e->kids = kids;
+    e->n = n;
+    return e;
+}
+
 const struct expr *expr_seq(struct build *b, const struct expr *const *kids, int32_t n)
 {
     int64_t size = 0;
@@ -140,12 +149,7 @@ const struct expr *expr_seq(struct build *b, const struct expr *const *kids, int
         copy[k++] = kids[i];
         size += kids[i]->size;
     }
-    if (k < 2)
-        return k ? copy[0] : &empty;
-    struct expr *e = expr_new(b, EXPR_SEQ, size);
-    e->kids = copy;
-    e->n = k;
-    return e;
+    return k < 2 ? k ? copy[0] : &empty : expr_of_kids(b, EXPR_SEQ, size, copy, k);
 }
 
 const struct expr *expr_seq2(struct build *b, const struct expr *x, const struct expr *y)
@@ -172,12 +176,7 @@ const struct expr *expr_alt(struct build *b, const struct expr *const *kids, int
         copy[k++] = kids[i];
         size += kids[i]->size;
     }
-    if (k < 2)
-        return k ? copy[0] : &none;
-    struct expr *e = expr_new(b, EXPR_ALT, size);
-    e->kids = copy;
-    e->n = k;
-    return e;
+    return k < 2 ? k ? copy[0] : &none : expr_of_kids(b, EXPR_ALT, size, copy, k);
 }
 
 const struct expr *expr_alt2(struct build *b, const struct expr *x, const struct expr *y)

@@ -302,29 +302,25 @@ static const struct hf_key gemma4_keys[] = {
     { 0 },
 };
 
-#define GEMMA4_LAYER(hf_, gguf_)                                   \
-    {                                                              \
-        "model.layers.%d." hf_, "blk.%d." gguf_, HF_TRANSFORM_NONE \
-    }
 static const struct hf_name gemma4_names[] = {
     { "model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight", 0 },
     { "model.per_layer_model_projection.weight", "per_layer_model_proj.weight", 0 },
     { "model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight", 0 },
-    GEMMA4_LAYER("post_attention_layernorm.weight", "post_attention_norm.weight"),
-    GEMMA4_LAYER("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
-    GEMMA4_LAYER("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
-    GEMMA4_LAYER("per_layer_input_gate.weight", "inp_gate.weight"),
-    GEMMA4_LAYER("per_layer_projection.weight", "proj.weight"),
-    GEMMA4_LAYER("post_per_layer_input_norm.weight", "post_norm.weight"),
-    GEMMA4_LAYER("layer_scalar", "layer_output_scale.weight"),
-    GEMMA4_LAYER("router.proj.weight", "ffn_gate_inp.weight"),
-    GEMMA4_LAYER("router.scale", "ffn_gate_inp.scale"),
-    GEMMA4_LAYER("router.per_expert_scale", "ffn_down_exps.scale"),
-    GEMMA4_LAYER("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
-    GEMMA4_LAYER("experts.down_proj", "ffn_down_exps.weight"),
-    GEMMA4_LAYER("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
-    GEMMA4_LAYER("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
-    GEMMA4_LAYER("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),
+    HF_LAYER("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    HF_LAYER("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+    HF_LAYER("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+    HF_LAYER("per_layer_input_gate.weight", "inp_gate.weight"),
+    HF_LAYER("per_layer_projection.weight", "proj.weight"),
+    HF_LAYER("post_per_layer_input_norm.weight", "post_norm.weight"),
+    HF_LAYER("layer_scalar", "layer_output_scale.weight"),
+    HF_LAYER("router.proj.weight", "ffn_gate_inp.weight"),
+    HF_LAYER("router.scale", "ffn_gate_inp.scale"),
+    HF_LAYER("router.per_expert_scale", "ffn_down_exps.scale"),
+    HF_LAYER("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    HF_LAYER("experts.down_proj", "ffn_down_exps.weight"),
+    HF_LAYER("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
+    HF_LAYER("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
+    HF_LAYER("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),
     { 0 },
 };
 

@@ -167,20 +167,15 @@ static enum err_code gpt_oss_take(struct hf *h, const struct weights_tensor *t, 
     return ERR_OK;
 }
 
-#define GPT_OSS_LAYER(hf_, gguf_, transform_)               \
-    {                                                       \
-        "model.layers.%d." hf_, "blk.%d." gguf_, transform_ \
-    }
 static const struct hf_name gpt_oss_names[] = {
-    GPT_OSS_LAYER("post_attention_layernorm.weight", "post_attention_norm.weight",
-                  HF_TRANSFORM_NONE),
-    GPT_OSS_LAYER("self_attn.sinks", "attn_sinks.weight", HF_TRANSFORM_NONE),
-    GPT_OSS_LAYER("mlp.router.weight", "ffn_gate_inp.weight", HF_TRANSFORM_NONE),
-    GPT_OSS_LAYER("mlp.router.bias", "ffn_gate_inp.bias", HF_TRANSFORM_NONE),
-    GPT_OSS_LAYER("mlp.experts.down_proj_bias", "ffn_down_exps.bias", HF_TRANSFORM_NONE),
+    HF_LAYER("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    HF_LAYER("self_attn.sinks", "attn_sinks.weight"),
+    HF_LAYER("mlp.router.weight", "ffn_gate_inp.weight"),
+    HF_LAYER("mlp.router.bias", "ffn_gate_inp.bias"),
+    HF_LAYER("mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
     /* taken with their blocks */
-    GPT_OSS_LAYER("mlp.experts.gate_up_proj_scales", "", HF_TRANSFORM_DROP),
-    GPT_OSS_LAYER("mlp.experts.down_proj_scales", "", HF_TRANSFORM_DROP),
+    HF_LAYER_AS("mlp.experts.gate_up_proj_scales", "", HF_TRANSFORM_DROP),
+    HF_LAYER_AS("mlp.experts.down_proj_scales", "", HF_TRANSFORM_DROP),
     { 0 },
 };
 

@@ -33,10 +33,6 @@ static const struct hf_key hf_keys[] = {
     { NULL, NULL },
 };
 
-#define HF_LAYER(hf_, gguf_)                                       \
-    {                                                              \
-        "model.layers.%d." hf_, "blk.%d." gguf_, HF_TRANSFORM_NONE \
-    }
 static const struct hf_name hf_names[] = {
     { "model.embed_tokens.weight", "token_embd.weight", HF_TRANSFORM_NONE },
     { "model.norm.weight", "output_norm.weight", HF_TRANSFORM_NONE },

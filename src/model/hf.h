@@ -23,6 +23,13 @@ struct hf_name {
     enum hf_transform transform;
 };
 
+/* ... of a layer, as most checkpoints spell it. */
+#define HF_LAYER_AS(hf_, gguf_, transform_)                 \
+    {                                                       \
+        "model.layers.%d." hf_, "blk.%d." gguf_, transform_ \
+    }
+#define HF_LAYER(hf_, gguf_) HF_LAYER_AS(hf_, gguf_, HF_TRANSFORM_NONE)
+
 /* One value of config.json that becomes the key ARCH.gguf. Paths with dots lead into objects. */
 struct hf_key {
     const char *hf, *gguf;

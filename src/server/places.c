@@ -27,20 +27,6 @@ static void place_name(struct place *p, const struct json *v)
 
 /* --- finding --- */
 
-/* The first span that ends after `at`. */
-static size_t span_from(const struct span_list *l, size_t at)
-{
-    size_t lo = 0, hi = l->n;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (l->spans[mid].p1 <= at)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 static bool places_is_span(const struct places_text *t, size_t i, const char *s, size_t n)
 {
     const struct span *span = &t->caller->spans[i];
@@ -53,7 +39,7 @@ static bool places_search(const struct places_text *t, size_t at, const char *s,
                           const struct place *taken, struct place *out)
 {
     const struct span_list *l = t->caller;
-    size_t first = span_from(l, at);
+    size_t first = span_at(l->spans, l->n, at);
     for (size_t i = first; n > 0 && i < l->n; i++) {
         if (l->spans[i].p0 < at || !places_is_span(t, i, s, n))
             continue;
@@ -110,7 +96,7 @@ static const struct json *places_call_name(const struct json *message)
 static size_t places_begin(const struct places_text *t, size_t at, const struct place *p)
 {
     size_t n = strlen(p->name);
-    for (size_t i = span_from(t->caller, at); i < t->caller->n; i++) {
+    for (size_t i = span_at(t->caller->spans, t->caller->n, at); i < t->caller->n; i++) {
         if (t->caller->spans[i].p0 >= p->from)
             break;
         if (t->caller->spans[i].p0 >= at && places_is_span(t, i, p->name, n))
@@ -147,7 +133,7 @@ static void places_find_messages(struct places *p, const struct places_text *t,
 /* A tool's definition begins with the object that its name stands in, as far as the caller's bytes go back. */
 static size_t places_tool_begin(const struct places_text *t, size_t at, size_t name)
 {
-    size_t i = span_from(t->caller, name), p0 = t->caller->spans[i].p0;
+    size_t i = span_at(t->caller->spans, t->caller->n, name), p0 = t->caller->spans[i].p0;
     p0 = p0 > at ? p0 : at;
     for (size_t k = name; k > p0; k--)
         if (memcmp(t->text + k - 1, "{\"type\"", name - (k - 1) < 7 ? name - (k - 1) : 7) == 0 &&
@@ -173,7 +159,7 @@ static void places_find_tools(struct places *p, const struct places_text *t,
                          places_search(t, at, place->name, strlen(place->name), &taken, place));
         if (!is_found)
             continue;
-        size_t span = span_from(t->caller, place->from);
+        size_t span = span_at(t->caller->spans, t->caller->n, place->from);
         place->from = places_tool_begin(t, at, place->from);
         if (i > 0 && p->tools[i - 1].to > place->from)
             p->tools[i - 1].to = place->from;
@@ -215,7 +201,7 @@ void places_release(struct places *p)
 
 size_t places_first_caller(const struct places *p, size_t at, size_t end)
 {
-    size_t i = span_from(&p->caller, at);
+    size_t i = span_at(p->caller.spans, p->caller.n, at);
     if (i == p->caller.n || p->caller.spans[i].p0 >= end || p->caller.spans[i].p0 <= at)
         return at;
     return p->caller.spans[i].p0;
@@ -223,7 +209,7 @@ size_t places_first_caller(const struct places *p, size_t at, size_t end)
 
 bool places_is_caller(const struct places *p, size_t at)
 {
-    size_t i = span_from(&p->caller, at);
+    size_t i = span_at(p->caller.spans, p->caller.n, at);
     return i < p->caller.n && p->caller.spans[i].p0 <= at;
 }
 

@@ -6,15 +6,7 @@
 /* First span of s that ends after byte p. */
 size_t str_span_at(const struct str *s, size_t p)
 {
-    size_t lo = 0, hi = s->n_spans;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (s->spans[mid].p1 <= p)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
+    return span_at(s->spans, s->n_spans, p);
 }
 
 struct str *tmpl_str_new(struct env *e, const char *s, size_t n, bool is_caller)

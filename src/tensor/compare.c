@@ -274,18 +274,25 @@ void compare_check(struct compare_call *call, struct tensor y, struct tensor wan
     }
 }
 
+/* One whole number of an output: y at i in [0, rows * cols), the oracle has want. */
+static void compare_check_code(struct compare_call *call, int64_t i, int64_t rows, int64_t cols,
+                               int32_t y, int32_t want)
+{
+    if (y != want)
+        compare_note(call, &(struct compare_diff){ .rows = rows,
+                                                   .cols = cols,
+                                                   .row = i / cols,
+                                                   .col = i % cols,
+                                                   .fast = (float)y,
+                                                   .oracle = (float)want });
+}
+
 void compare_check_bytes(struct compare_call *call, const uint8_t *y, const uint8_t *want,
                          int64_t rows, int64_t cols)
 {
     call->r->n_elements += rows * cols;
     for (int64_t i = 0; i < rows * cols && want && compare_is_on(call); i++)
-        if (y[i] != want[i])
-            compare_note(call, &(struct compare_diff){ .rows = rows,
-                                                       .cols = cols,
-                                                       .row = i / cols,
-                                                       .col = i % cols,
-                                                       .fast = y[i],
-                                                       .oracle = want[i] });
+        compare_check_code(call, i, rows, cols, y[i], want[i]);
 }
 
 void compare_check_ints(struct compare_call *call, const int32_t *y, const int32_t *want,
@@ -293,13 +300,7 @@ void compare_check_ints(struct compare_call *call, const int32_t *y, const int32
 {
     call->r->n_elements += rows * cols;
     for (int64_t i = 0; i < rows * cols && want && compare_is_on(call); i++)
-        if (y[i] != want[i])
-            compare_note(call, &(struct compare_diff){ .rows = rows,
-                                                       .cols = cols,
-                                                       .row = i / cols,
-                                                       .col = i % cols,
-                                                       .fast = (float)y[i],
-                                                       .oracle = (float)want[i] });
+        compare_check_code(call, i, rows, cols, y[i], want[i]);
 }
 
 const struct compare_result *compare_result_at(const struct backend *be, int i)

@@ -7,6 +7,7 @@
 
 #include "tensor/ops.h"
 
+#include <math.h>
 #include <stdint.h>
 
 #define CHECK_BACKENDS_MAX 16
@@ -27,6 +28,11 @@ struct check {
 
 /* printf-like name; counts and, on failure, prints. Returns ok. */
 bool check_that(struct check *c, bool ok, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* fmax, but a NaN is the largest: what collects the worst error must not lose one. */
+static inline double larger(double a, double b)
+{
+    return isnan(a) || b <= a ? a : b;
+}
 /* Whether the filter lets a group of cases run. */
 bool check_wants(const struct check *c, const char *group);
 

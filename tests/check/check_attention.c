@@ -193,7 +193,7 @@ static double worst_error(const struct attn_case *k, const struct keys *keys, st
                     err += e * e;
                     size += acc[i] / sum * (acc[i] / sum);
                 }
-                worst = fmax(worst, sqrt(err / size));
+                worst = larger(worst, sqrt(err / size));
             }
         }
     }

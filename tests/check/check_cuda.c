@@ -67,12 +67,6 @@ static void gpu_linear(struct backend *be, struct check_buf *y, const struct che
     be->ops->free(be, MEM_CAT_SCRATCH, dx.data, bytes_of(x));
 }
 
-/* fmax, but a NaN is the largest. */
-static double larger(double a, double b)
-{
-    return isnan(a) || b <= a ? a : b;
-}
-
 static double rounded(float x)
 {
     return (double)bf16_to_f32(f32_to_bf16(x));

@@ -3,6 +3,7 @@
  * Input: a byte, the number of bytes of the text; the text; the rest is the file. */
 #include "base/log.h"
 #include "tokenizer/tokenizer_json.h"
+#include "use_tokenizer.h"
 
 #include <string.h>
 
@@ -13,25 +14,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     log_set_level(LOG_LEVEL_ERROR);
     return 0;
-}
-
-static void use(const struct tokenizer *t, const char *text, size_t len)
-{
-    struct token_list ids;
-    struct buf out;
-    struct err err = { 0 };
-    token_list_init(&ids, 1 << 16);
-    buf_init(&out, MEM_CAT_BASE, (size_t)1 << 26);
-    unsigned flags = TOKENIZER_FLAG_SPECIAL | TOKENIZER_FLAG_BOS | TOKENIZER_FLAG_EOS;
-    if (tokenizer_encode(t, text, len, NULL, flags, &ids, &err)) {
-        BUG_ON(ids.n != 0 || err.text[0] == '\0');
-    } else {
-        for (int32_t i = 0; i < ids.n; i++)
-            BUG_ON(ids.ids[i] < 0 || ids.ids[i] >= tokenizer_n_tokens(t));
-        BUG_ON(tokenizer_decode(t, ids.ids, ids.n, true, &out, &err));
-    }
-    token_list_release(&ids);
-    buf_release(&out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -47,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (tokenizer_new_json(&src, &t, &err))
         BUG_ON(t || err.text[0] == '\0');
     else
-        use(t, text, len);
+        use_tokenizer(t, text, len);
     tokenizer_free(t);
     BUG_ON(mem_bytes(MEM_CAT_TOKENIZER) != before);
     return 0;

@@ -4,6 +4,7 @@
  * model. */
 #include "base/log.h"
 #include "tokenizer/tokenizer_model.h"
+#include "use_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,25 +30,6 @@ static struct tokenizer_str take(const uint8_t **data, size_t *size)
     return s;
 }
 
-static void use(const struct tokenizer *t, struct tokenizer_str text)
-{
-    struct token_list ids;
-    struct buf out;
-    struct err err = { 0 };
-    token_list_init(&ids, 1 << 16);
-    buf_init(&out, MEM_CAT_BASE, (size_t)1 << 26);
-    unsigned flags = TOKENIZER_FLAG_SPECIAL | TOKENIZER_FLAG_BOS | TOKENIZER_FLAG_EOS;
-    if (tokenizer_encode(t, text.data ? text.data : "", text.len, NULL, flags, &ids, &err)) {
-        BUG_ON(ids.n != 0 || err.text[0] == '\0');
-    } else {
-        for (int32_t i = 0; i < ids.n; i++)
-            BUG_ON(ids.ids[i] < 0 || ids.ids[i] >= tokenizer_n_tokens(t));
-        BUG_ON(tokenizer_decode(t, ids.ids, ids.n, true, &out, &err));
-    }
-    token_list_release(&ids);
-    buf_release(&out);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tokenizer *t = NULL;
@@ -63,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (tokenizer_new_model(&src, &t, &err))
         BUG_ON(t || err.text[0] == '\0');
     else
-        use(t, text);
+        use_tokenizer(t, text.data ? text.data : "", text.len);
     tokenizer_free(t);
     BUG_ON(mem_bytes(MEM_CAT_TOKENIZER) != before);
     free(copy);

@@ -2,9 +2,8 @@
 #include "families.h"
 
 #include "base/file.h"
-#include "engine/runner.h"
 #include "engine/sample.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "lab.h"
 #include "json/json.h"
 
 #include <glob.h>
@@ -27,10 +26,7 @@ struct family_lab {
     const char *name;
     bool has_golden;
     struct json_doc doc;
-    struct backend *be;
-    struct weights *weights;
-    struct model *model;
-    struct runner *runner;
+    struct golden_lab on;
     double layers, logits; /* largest errors so far */
     int n_taps, n_equal, n_greedy;
     int64_t n_layers;
@@ -88,40 +84,15 @@ static enum err_code lab_read_golden(struct family_lab *lab, struct err *err)
 
 static enum err_code lab_open(struct family_lab *lab, const char *path, struct err *err)
 {
-    enum err_code code = weights_open(path, &lab->weights, err);
-    if (!code)
-        code = model_adapt(lab->weights, err);
-    if (!code)
-        code = cpu_backend_open(NULL, &lab->be, err);
-    if (!code)
-        code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
-                          &lab->model, err);
-    if (code)
-        return code;
-    if (lab->has_golden)
-        lab->model->tap = (struct model_tap){ tap, lab };
-    return runner_new(&(struct runner_options){ .model = lab->model,
-                                                .n_ctx = ROWS_MAX,
-                                                .kv_bytes = (int64_t)64 << 20,
-                                                .max_seqs = 1,
-                                                .max_rows = ROWS_MAX,
-                                                .max_out = ROWS_MAX,
-                                                .cache_type = DTYPE_F32 },
-                      &lab->runner, err);
-}
-
-static void lab_close(struct family_lab *lab)
-{
-    runner_free(lab->runner);
-    model_free(lab->model);
-    if (lab->weights)
-        weights_close(lab->weights);
-    if (lab->be)
-        lab->be->ops->close(lab->be);
-    lab->runner = NULL;
-    lab->model = NULL;
-    lab->weights = NULL;
-    lab->be = NULL;
+    static const struct runner_options sizes = { .n_ctx = ROWS_MAX,
+                                                 .kv_bytes = (int64_t)64 << 20,
+                                                 .max_rows = ROWS_MAX,
+                                                 .max_out = ROWS_MAX,
+                                                 .cache_type = DTYPE_F32 };
+    enum err_code code = golden_lab_open(&lab->on, path, &sizes, err);
+    if (!code && lab->has_golden)
+        lab->on.model->tap = (struct model_tap){ tap, lab };
+    return code;
 }
 
 static int read_ids(const struct json *array, int32_t *ids, int n)
@@ -137,7 +108,7 @@ static int lab_ids(const struct family_lab *lab, int32_t ids[ROWS_MAX], int *n_p
     const struct json *root = &lab->doc.root;
     *n_prompt = IDS_WITHOUT;
     for (int i = 0; i < IDS_WITHOUT && !lab->has_golden; i++)
-        ids[i] = (i * 7919 + i * i * 31) % (int32_t)lab->model->n_vocab;
+        ids[i] = (i * 7919 + i * i * 31) % (int32_t)lab->on.model->n_vocab;
     if (!lab->has_golden)
         return IDS_WITHOUT;
     *n_prompt = read_ids(json_get(root, "prompt"), ids, 0);
@@ -148,7 +119,7 @@ static void lab_compare(struct family_lab *lab, const float *logits, const int32
                         int n_prompt, int n)
 {
     const struct json *root = &lab->doc.root, *rows = json_get(root, "rows");
-    int64_t n_vocab = lab->model->n_vocab;
+    int64_t n_vocab = lab->on.model->n_vocab;
     for (size_t i = 0; i < rows->n; i++) {
         const float *at = logits + (int64_t)number(&rows->items[i]) * n_vocab;
         lab->logits =
@@ -166,11 +137,11 @@ static enum err_code lab_run(struct family_lab *lab, struct err *err)
     int32_t ids[ROWS_MAX];
     int n_prompt, n = lab_ids(lab, ids, &n_prompt);
     struct runner_item item = { .ids = ids, .n = n, .n_out = n };
-    enum err_code code = runner_open(lab->runner, &item.seq, err);
+    enum err_code code = runner_open(lab->on.runner, &item.seq, err);
     if (!code)
-        code = runner_reserve(lab->runner, item.seq, n, err);
+        code = runner_reserve(lab->on.runner, item.seq, n, err);
     if (!code)
-        code = runner_step(lab->runner, &item, 1, err);
+        code = runner_step(lab->on.runner, &item, 1, err);
     if (code)
         return code;
     lab->n_taps = lab->has_golden ? lab->n_taps : 0;
@@ -178,7 +149,7 @@ static enum err_code lab_run(struct family_lab *lab, struct err *err)
         lab_compare(lab, item.logits, ids, n_prompt, n);
     buf_reset(&lab->bits);
     buf_add(&lab->bits, (const char *)item.logits,
-            (size_t)n * (size_t)lab->model->n_vocab * sizeof(float));
+            (size_t)n * (size_t)lab->on.model->n_vocab * sizeof(float));
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
@@ -191,16 +162,16 @@ static enum err_code lab_embed(struct family_lab *lab, struct err *err)
     struct runner_item item = {
         .ids = ids, .n = n, .n_out = 1, .wants_hidden = true, .has_no_head = true
     };
-    enum err_code code = runner_open(lab->runner, &item.seq, err);
+    enum err_code code = runner_open(lab->on.runner, &item.seq, err);
     if (!code)
-        code = runner_reserve(lab->runner, item.seq, n, err);
+        code = runner_reserve(lab->on.runner, item.seq, n, err);
     if (!code)
-        code = runner_step(lab->runner, &item, 1, err);
+        code = runner_step(lab->on.runner, &item, 1, err);
     if (code)
         return code;
-    lab->logits = row_error(want, item.hidden, lab->model->n_embd);
+    lab->logits = row_error(want, item.hidden, lab->on.model->n_embd);
     buf_reset(&lab->bits);
-    buf_add(&lab->bits, (const char *)item.hidden, (size_t)lab->model->n_embd * sizeof(float));
+    buf_add(&lab->bits, (const char *)item.hidden, (size_t)lab->on.model->n_embd * sizeof(float));
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
@@ -219,9 +190,9 @@ static enum err_code lab_form(struct family_lab *lab, const char *path, struct e
     lab->n_taps = lab->n_equal = lab->n_greedy = 0;
     enum err_code code = lab_open(lab, path, err);
     if (!code)
-        code = lab->model->is_two_way ? lab_embed(lab, err) : lab_run(lab, err);
-    lab->n_layers = lab->model ? lab->model->n_layers : 0;
-    lab_close(lab);
+        code = lab->on.model->is_two_way ? lab_embed(lab, err) : lab_run(lab, err);
+    lab->n_layers = lab->on.model ? lab->on.model->n_layers : 0;
+    golden_lab_close(&lab->on);
     return code;
 }
 

@@ -9,14 +9,13 @@
  * judge is oracle.h, which holds what the file's weights say without such rounding (docs/numerics.md has the distances).
  */
 #include "families.h"
+#include "lab.h"
 #include "mlx.h"
 #include "oracle.h"
 
 #include "base/file.h"
 #include "base/log.h"
-#include "engine/runner.h"
 #include "engine/sample.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "support/test_model.h"
 
 #include <stdio.h>
@@ -45,44 +44,9 @@ static const struct {
 
 static int n_passed, n_failed, n_skipped;
 
-struct golden_lab {
-    struct backend *be;
-    struct weights *weights;
-    struct model *model;
-    struct runner *runner;
+static const struct runner_options sizes = {
+    .n_ctx = IDS_MAX, .max_rows = STEP_ROWS, .max_out = STEP_ROWS, .cache_type = DTYPE_F16
 };
-
-static void lab_close(struct golden_lab *lab)
-{
-    runner_free(lab->runner);
-    model_free(lab->model);
-    if (lab->weights)
-        weights_close(lab->weights);
-    if (lab->be)
-        lab->be->ops->close(lab->be);
-}
-
-static enum err_code lab_open(struct golden_lab *lab, const char *path, struct err *err)
-{
-    *lab = (struct golden_lab){ 0 };
-    enum err_code code = weights_open(path, &lab->weights, err);
-    if (!code)
-        code = cpu_backend_open(NULL, &lab->be, err);
-    if (!code)
-        code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
-                          &lab->model, err);
-    if (!code)
-        code = runner_new(&(struct runner_options){ .model = lab->model,
-                                                    .n_ctx = IDS_MAX,
-                                                    .max_seqs = 1,
-                                                    .max_rows = STEP_ROWS,
-                                                    .max_out = STEP_ROWS,
-                                                    .cache_type = DTYPE_F16 },
-                          &lab->runner, err);
-    if (code)
-        lab_close(lab);
-    return code;
-}
 
 /* --- goldens --- */
 
@@ -168,7 +132,7 @@ static void check_model(const char *name, const char *path, double wide, bool is
     if (!code && t.oracle)
         code = oracle_init(t.oracle, name, &err);
     if (!code)
-        code = lab_open(&lab, path, &err);
+        code = golden_lab_open(&lab, path, &sizes, &err);
     if (code) {
         printf("FAIL: %s: %s\n", name, err.text);
         n_failed++;
@@ -196,7 +160,7 @@ static void check_model(const char *name, const char *path, double wide, bool is
         n_failed += !has_held;
     }
     oracle_release(&oracle);
-    lab_close(&lab);
+    golden_lab_close(&lab);
     json_doc_release(&doc);
     buf_release(&text);
 }

@@ -3,9 +3,8 @@
 
 #include "base/dmath.h"
 #include "base/file.h"
-#include "engine/runner.h"
 #include "engine/sample.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "lab.h"
 #include "tensor/half.h"
 #include "json/json.h"
 
@@ -31,10 +30,7 @@ struct mlx_lab {
     const char *name;
     struct json_doc doc;
     struct buf judges; /* f16 [2][rows][V] */
-    struct backend *be;
-    struct weights *weights;
-    struct model *model;
-    struct runner *runner;
+    struct golden_lab on;
     int64_t n_vocab, n_rows, row; /* of all answers; the next one */
     int n_equal, n_wrong, n_same; /* n_same: rows within SAME_MAX of judge 1 */
     double kl, error, most;       /* sum; largest difference and logit of judge 1 */
@@ -64,40 +60,28 @@ static double judge(const struct mlx_lab *lab, int which, int64_t i)
 
 static enum err_code lab_open(struct mlx_lab *lab, struct err *err)
 {
+    static const struct runner_options sizes = { .n_ctx = IDS_MAX,
+                                                 .kv_bytes = (int64_t)64 << 20,
+                                                 .max_rows = IDS_MAX,
+                                                 .max_out = IDS_MAX,
+                                                 .cache_type = DTYPE_F32 };
     char path[256];
     snprintf(path, sizeof(path), FOLDER "%s", lab->name);
-    enum err_code code = weights_open(path, &lab->weights, err);
-    if (!code)
-        code = cpu_backend_open(NULL, &lab->be, err);
-    if (!code)
-        code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
-                          &lab->model, err);
+    enum err_code code = golden_lab_open(&lab->on, path, &sizes, err);
     if (code)
         return code;
-    lab->n_vocab = lab->model->n_vocab;
+    lab->n_vocab = lab->on.model->n_vocab;
     lab->n_rows = (int64_t)lab->judges.len / 4 / lab->n_vocab;
     for (lab->row = 0; lab->row < lab->n_rows; lab->row++)
         for (int64_t i = 0; i < lab->n_vocab; i++)
             lab->most = fmax(lab->most, fabs(judge(lab, 1, i)));
     lab->row = 0;
-    return runner_new(&(struct runner_options){ .model = lab->model,
-                                                .n_ctx = IDS_MAX,
-                                                .kv_bytes = (int64_t)64 << 20,
-                                                .max_seqs = 1,
-                                                .max_rows = IDS_MAX,
-                                                .max_out = IDS_MAX,
-                                                .cache_type = DTYPE_F32 },
-                      &lab->runner, err);
+    return ERR_OK;
 }
 
 static void lab_close(struct mlx_lab *lab)
 {
-    runner_free(lab->runner);
-    model_free(lab->model);
-    if (lab->weights)
-        weights_close(lab->weights);
-    if (lab->be)
-        lab->be->ops->close(lab->be);
+    golden_lab_close(&lab->on);
     json_doc_release(&lab->doc);
     buf_release(&lab->judges);
 }
@@ -161,15 +145,15 @@ static enum err_code lab_answer(struct mlx_lab *lab, const struct json *answer, 
     for (size_t i = 0; i < greedy->n; i++)
         ids[n++] = (int32_t)strtol(greedy->items[i].text, NULL, 10);
     struct runner_item item = { .ids = ids, .n = n - 1, .n_out = (int32_t)greedy->n };
-    enum err_code code = runner_open(lab->runner, &item.seq, err);
+    enum err_code code = runner_open(lab->on.runner, &item.seq, err);
     if (!code)
-        code = runner_reserve(lab->runner, item.seq, n, err);
+        code = runner_reserve(lab->on.runner, item.seq, n, err);
     if (!code)
-        code = runner_step(lab->runner, &item, 1, err);
+        code = runner_step(lab->on.runner, &item, 1, err);
     for (int32_t i = 0; i < item.n_out && !code; i++)
         lab_row(lab, item.logits + i * lab->n_vocab, ids[(int32_t)prompt->n + i],
                 strtod(gaps->items[i].items[2].text, NULL));
-    runner_close(lab->runner, item.seq);
+    runner_close(lab->on.runner, item.seq);
     return code;
 }
 
