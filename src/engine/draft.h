@@ -11,7 +11,9 @@
 #include "engine/engine.h"
 
 #define DRAFT_MAX     16 /* guesses of a row in one step */
-#define DRAFT_CLASSES 8
+#define DRAFT_CLASSES 9
+#define DRAFT_SPELLED \
+    8 /* the class of bytes that a grammar is certain of, in the likeliest tokens */
 
 /* What is wanted of one row, and the answer. */
 struct draft_ask {
@@ -21,7 +23,7 @@ struct draft_ask {
     int32_t n_max;              /* 1..DRAFT_MAX */
     int32_t ids_out[DRAFT_MAX]; /* [n] filled */
     int32_t n;                  /* 0 = no idea */
-    int32_t sure;               /* class 0..DRAFT_CLASSES - 1 */
+    int32_t sure;               /* class 0..DRAFT_CLASSES - 1; drafters: below DRAFT_SPELLED */
 };
 
 struct drafter;

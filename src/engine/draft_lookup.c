@@ -113,7 +113,7 @@ static int32_t lookup_find(const struct lookup_row *r, const int32_t *ids, int32
 int32_t draft_lookup_sure(int32_t n_matched)
 {
     int32_t sure = 0;
-    for (int32_t n = LOOKUP_GRAM; n < n_matched && sure < DRAFT_CLASSES - 1; n += n / 2 + 1)
+    for (int32_t n = LOOKUP_GRAM; n < n_matched && sure < DRAFT_SPELLED - 1; n += n / 2 + 1)
         sure++; /* up to 3, 5, 8, 13, 20, 31, 47 */
     return sure;
 }

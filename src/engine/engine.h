@@ -29,6 +29,8 @@
 #define ENGINE_CUTS_MAX        8   /* places of a prompt where an end is kept */
 #define ENGINE_CUT_LEAST       256 /* tokens: below, computing again costs less */
 
+struct grammar;
+
 struct engine_bytes { /* borrowed bytes, not terminated */
     const char *data;
     size_t len;
@@ -152,6 +154,8 @@ struct engine_request {
     float *hidden;
     struct engine_miss *miss; /* NULL, or filled before the row's first token or its finish */
     struct engine_guide guide;
+    struct grammar *
+        grammar; /* what the answer must be (grammar/grammar.h), behind a span and forced ids; NULL: anything */
     /* What the answer has begun with elsewhere: ids that were emitted for this very request. They are taken as the prompt is, count as
      * tokens of the answer everywhere (positions, penalties, guide, max_tokens) and are not emitted again. The answer goes on as it
      * would have there. */

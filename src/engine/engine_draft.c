@@ -20,10 +20,22 @@ static int32_t draft_room(const struct engine_model *em, const struct row *row,
     return n < em->drafts_max ? n : em->drafts_max;
 }
 
-/* Guesses of the rows that can take some: what the drafter says, then ids that must come. Returns the number of asks. */
+/* What guide and grammar know of the next ids. */
+static void draft_known(struct row *row, struct draft_ask *a)
+{
+    bool is_sure = true;
+    a->n = guide_ahead(&row->guide, a->ids_out, a->n_max);
+    if (a->n == 0 && row->constraint.state)
+        a->n = constraint_ahead(&row->constraint, &row->guide, a->ids_out, a->n_max, &is_sure);
+    if (!is_sure && row->no_drafts)
+        a->n = 0;
+    a->sure = is_sure ? -1 : DRAFT_SPELLED;
+}
+
+/* Guesses of the rows that can take some: what the drafter says, then what guide and grammar know. Returns the number of asks. */
 static int32_t draft_ask_all(struct engine_model *em, const struct engine_work *work, int32_t n)
 {
-    int32_t n_asks = 0, n_sure = 0, end = em->base.info.max_rows; /* sure ones wait at the end */
+    int32_t n_asks = 0, n_known = 0, end = em->base.info.max_rows; /* known ones wait at the end */
     for (int32_t i = 0; i < n; i++) {
         struct row *row = &em->rows[work[i].row];
         struct draft_ask a = { .row = work[i].row,
@@ -33,25 +45,26 @@ static int32_t draft_ask_all(struct engine_model *em, const struct engine_work *
         row->n_guess = 0;
         if (a.n_max < 1)
             continue;
-        a.n = guide_ahead(&row->guide, a.ids_out, a.n_max);
-        a.sure = a.n > 0 ? -1 : 0;
+        draft_known(row, &a);
         if (a.n > 0)
-            em->asks[end - ++n_sure] = a;
+            em->asks[end - ++n_known] = a;
         else if (!row->no_drafts)
             em->asks[n_asks++] = a;
     }
     if (n_asks > 0)
         em->drafter->ops->draft(em->drafter, em->asks, n_asks);
-    memmove(em->asks + n_asks, em->asks + end - n_sure, (size_t)n_sure * sizeof(*em->asks));
-    return n_asks + n_sure;
+    memmove(em->asks + n_asks, em->asks + end - n_known, (size_t)n_known * sizeof(*em->asks));
+    return n_asks + n_known;
 }
 
 /* The ask's guesses become the row's: all are compared with what is sampled, those that pay are verified. */
-static void draft_note(struct engine_model *em, const struct draft_ask *a)
+static void draft_note(struct engine_model *em, struct draft_ask *a)
 {
     struct row *row = &em->rows[a->row];
     row->n_guess = a->n;
     row->sure = a->sure;
+    if (row->constraint.state && a->sure >= 0) /* no need to verify what is barred */
+        row->n_guess = a->n = constraint_cut(&row->constraint, &row->guide, a->ids_out, a->n);
     memcpy(row->guess, a->ids_out, (size_t)a->n * sizeof(*row->guess));
 }
 
@@ -71,7 +84,7 @@ void draft_plan(struct engine_model *em, const struct engine_work *work, int32_t
     int32_t n_asks = draft_ask_all(em, work, n), n_max = n_out < n_rows ? n_out : n_rows;
     int32_t n_taken = em->base.info.max_step_rows - n_rows, n_decode = 0;
     for (int32_t i = 0; i < n_asks; i++) {
-        const struct draft_ask *a = &em->asks[i];
+        struct draft_ask *a = &em->asks[i];
         draft_note(em, a);
         em->chances[i] =
             a->sure < 0 ? 1 : draft_rate_of(&em->rows[a->row].rate, &em->rate, a->sure);

@@ -3,6 +3,7 @@
 #ifndef PLUMB_ENGINE_ENGINE_INT_H
 #define PLUMB_ENGINE_ENGINE_INT_H
 
+#include "engine/constraint.h"
 #include "engine/engine_model.h"
 #include "engine/guide.h"
 #include "engine/sample.h"
@@ -37,6 +38,7 @@ struct row {
     struct sample_params sample;
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;
+    struct constraint constraint;
     struct engine_token tokens[DRAFT_MAX + 1]; /* of the last step */
     int64_t safe_at[DRAFT_MAX + 1];
     bool no_drafts;
@@ -85,6 +87,10 @@ static inline struct row *engine_model_row(struct engine_model *em, row_id id)
 
 /* What the row has taken is kept for those that begin alike; what failed is not. goes_on: full pages alone. */
 void row_keep(struct engine_model *em, const struct row *row, bool goes_on);
+
+/* One more id of the answer, for guide and constraint. Returns as guide_feed does. *code: the row has failed, err says why. */
+int32_t row_feed(struct row *row, const struct engine_bytes *bytes, int32_t id, enum err_code *code,
+                 struct err *err);
 
 /* --- guesses (engine_draft.c) --- */
 

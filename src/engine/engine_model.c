@@ -14,6 +14,7 @@ static void row_release(struct row *row)
     mem_free(MEM_CAT_REQUEST, row->ids);
     mem_free(MEM_CAT_REQUEST, row->bias);
     guide_release(&row->guide);
+    constraint_release(&row->constraint);
     *row = (struct row){ 0 };
 }
 
@@ -79,15 +80,18 @@ static enum err_code row_begin(struct row *row, const struct engine_request *req
     if (req->n_begun > 0 && req->n_begun >= row->ids_max - row->n_prompt)
         return err_set(err, ERR_INVALID, "begun answer: %d tokens, it ends after %d", req->n_begun,
                        row->ids_max - row->n_prompt);
-    for (int32_t i = 0; i < req->n_begun; i++) {
-        const struct engine_bytes *bytes = &token_bytes[req->begun[i]];
+    enum err_code code = ERR_OK;
+    for (int32_t i = 0; i < req->n_begun && !code; i++) {
         row->ids[row->n_ids++] = req->begun[i];
-        if (guide_feed(&row->guide, req->begun[i], bytes->data, bytes->len) >= 0)
+        if (row_feed(row, token_bytes, req->begun[i], &code, err) >= 0)
             return err_set(err, ERR_INVALID,
                            "begun answer: a stop string has ended it with token %d of %d", i + 1,
                            req->n_begun);
     }
-    return ERR_OK;
+    if (!code && row->constraint.state && constraint_is_over(&row->constraint, &row->guide))
+        code =
+            err_set(err, ERR_INVALID, "begun answer: its grammar ends with token %d", req->n_begun);
+    return code;
 }
 
 static enum err_code row_init(struct row *row, const struct engine_request *req, int32_t n_ctx,
@@ -122,7 +126,8 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
     if (n_bias)
         memcpy(row->bias, req->sample.bias, n_bias * sizeof(*row->bias));
     row->sample.bias = row->bias;
-    return guide_init(&row->guide, req, n_vocab, err);
+    enum err_code code = guide_init(&row->guide, req, n_vocab, err);
+    return code ? code : constraint_init(&row->constraint, req->grammar, n_vocab, err);
 }
 
 static enum err_code engine_model_open(struct engine *e, const struct engine_request *req,
@@ -390,9 +395,10 @@ static void engine_model_init_keep(struct engine_model *em)
 
 int64_t engine_model_request_bytes(const struct engine *e)
 {
-    int64_t blocks = 3 * 64; /* what the allocator rounds up */
+    int64_t blocks = 6 * 64; /* what the allocator rounds up */
     int64_t row = (int64_t)e->info.n_ctx * (int64_t)sizeof(int32_t) +
-                  ENGINE_BIAS_MAX * (int64_t)sizeof(struct logit_bias) + (int64_t)guide_bytes_max();
+                  ENGINE_BIAS_MAX * (int64_t)sizeof(struct logit_bias) +
+                  (int64_t)guide_bytes_max() + (int64_t)constraint_bytes_max(e->info.n_vocab);
     return e->info.max_rows * (row + blocks);
 }
 
@@ -429,7 +435,8 @@ static void engine_model_log_memory(const struct engine_model *em)
     snprintf(text, sizeof(text), "%d tokens, %d with logits; kernels, sampling", r->max_rows,
              r->max_out);
     engine_model_log_line("step", mem_bytes(MEM_CAT_SCRATCH), text);
-    snprintf(text, sizeof(text), "at most: ids, biases and stop strings of %d rows", r->max_seqs);
+    snprintf(text, sizeof(text), "at most: ids, biases, stop strings, grammars' states of %d rows",
+             r->max_seqs);
     engine_model_log_line("requests", requests, text);
     int64_t others = mem_bytes(MEM_CAT_TOKENIZER) + mem_bytes(MEM_CAT_TEMPLATE) +
                      mem_bytes(MEM_CAT_GRAMMAR) + mem_bytes(MEM_CAT_BASE);

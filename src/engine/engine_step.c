@@ -64,6 +64,37 @@ static void row_finish(struct row *row, struct engine_result *res, enum finish f
         guide_finish(&row->guide);
 }
 
+int32_t row_feed(struct row *row, const struct engine_bytes *bytes, int32_t id, enum err_code *code,
+                 struct err *err)
+{
+    enum guide_phase was = row->guide.phase;
+    bool is_forced = guide_next(&row->guide) != NULL;
+    int32_t stop = guide_feed(&row->guide, id, bytes[id].data, bytes[id].len);
+    if (row->constraint.state)
+        *code = constraint_feed(&row->constraint, &row->guide, was, is_forced, id, err);
+    return stop;
+}
+
+/* What may be sampled: sets ctx->forced or ctx->mask. */
+static enum err_code row_restrict(const struct engine_model *em, struct row *row,
+                                  struct sample_context *ctx, struct err *err)
+{
+    ctx->forced = guide_next(&row->guide);
+    if (ctx->forced)
+        return ERR_OK;
+    if (row->constraint.state) {
+        struct constraint_ends ends = { .ids = em->end_ids,
+                                        .more = row->end_ids,
+                                        .n_ids = em->n_end,
+                                        .n_more = row->n_ends,
+                                        .is_ignored = row->ignore_end };
+        return constraint_mask(&row->constraint, &row->guide, &ends, &ctx->mask, err);
+    }
+    if (guide_goes_on(&row->guide))
+        ctx->mask = em->no_end;
+    return ERR_OK;
+}
+
 /* Sample from the row's logits and emit. */
 static void row_emit(struct engine_model *em, struct sampler *s, struct row *row, float *logits,
                      struct engine_result *res)
@@ -71,25 +102,28 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
     struct sample_context ctx = {
         .history = row->ids, .n_history = row->n_ids, .keep = em->keep, .n_keep = em->n_keep
     };
-    ctx.forced = guide_next(&row->guide);
-    if (!ctx.forced && guide_goes_on(&row->guide))
-        ctx.mask = em->no_end;
     struct engine_token *token = &row->tokens[res->n_tokens];
-    if (sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
+    if (row_restrict(em, row, &ctx, &res->err) ||
+        sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
         return;
     }
     int32_t id = token->id;
-    if (!row->ignore_end && !ctx.forced && engine_model_is_end(em, row, id)) {
+    bool can_end = !row->ignore_end || row->constraint.state; /* a grammar's end is one */
+    if (can_end && !ctx.forced && engine_model_is_end(em, row, id)) {
         row_finish(row, res, FINISH_END);
         return;
     }
     row->ids[row->n_ids++] = id;
-    const struct engine_bytes *bytes = &em->token_bytes[id];
-    int32_t stop = guide_feed(&row->guide, id, bytes->data, bytes->len);
-    if (stop >= 0) {
+    enum err_code code = ERR_OK;
+    int32_t stop = row_feed(row, em->token_bytes, id, &code, &res->err);
+    if (code) {
+        row_finish(row, res, FINISH_ERROR);
+    } else if (stop >= 0) {
         res->stop_index = stop;
         row_finish(row, res, FINISH_STOP_STRING);
+    } else if (row->constraint.state && constraint_is_over(&row->constraint, &row->guide)) {
+        row_finish(row, res, FINISH_END); /* an end id is all that could come */
     } else if (row->n_ids == row->ids_max) {
         row_finish(row, res, FINISH_LENGTH);
     }

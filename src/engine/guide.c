@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-enum { GUIDE_BEFORE, GUIDE_OPEN, GUIDE_ANSWER };
-
 static enum err_code guide_check(const struct engine_guide *r, int32_t n_vocab, struct err *err)
 {
     if (r->n_open < 0 || r->n_open > ENGINE_MARK_BYTES || r->n_close < 0 ||
@@ -33,14 +31,14 @@ static void guide_queue(struct guide *g, const int32_t *ids, int32_t n)
 static void guide_close_if_due(struct guide *g)
 {
     const struct engine_guide *r = &g->rules;
-    if (g->state == GUIDE_OPEN && r->has_budget && g->n_reasoning >= r->budget &&
+    if (g->phase == GUIDE_OPEN && r->has_budget && g->n_reasoning >= r->budget &&
         g->at == g->n_queue && g->n_close == 0)
         guide_queue(g, r->close_ids, r->n_close_ids);
 }
 
 static void guide_force_if_due(struct guide *g)
 {
-    if (g->state == GUIDE_OPEN || !g->is_forced_due || g->at < g->n_queue)
+    if (g->phase == GUIDE_OPEN || !g->is_forced_due || g->at < g->n_queue)
         return;
     g->is_forced_due = false;
     guide_queue(g, g->rules.forced, g->rules.n_forced);
@@ -62,10 +60,11 @@ enum err_code guide_init(struct guide *g, const struct engine_request *req, int3
         k += r->close[i] == r->close[k];
         g->back[i] = (int16_t)k;
     }
-    g->state = r->n_close == 0 ? GUIDE_ANSWER
+    g->phase = r->n_close == 0 ? GUIDE_ANSWER
                : r->is_open    ? GUIDE_OPEN
                : r->n_open > 0 ? GUIDE_BEFORE
                                : GUIDE_ANSWER;
+    g->has_span = g->phase == GUIDE_OPEN;
     g->is_forced_due = r->n_forced > 0;
     guide_close_if_due(g);
     guide_force_if_due(g);
@@ -105,7 +104,7 @@ bool guide_goes_on(const struct guide *g)
 /* The answer proper begins: with what was held. */
 static int32_t guide_begin_answer(struct guide *g)
 {
-    g->state = GUIDE_ANSWER;
+    g->phase = GUIDE_ANSWER;
     int32_t stop = match_feed(&g->match, g->held, (size_t)g->n_held);
     g->n_held = 0;
     return stop;
@@ -127,7 +126,8 @@ static bool guide_before(struct guide *g, char c, bool is_visible)
     if (is_visible)
         g->held[g->n_held++] = c;
     if (g->n_open == r->n_open) {
-        g->state = GUIDE_OPEN;
+        g->phase = GUIDE_OPEN;
+        g->has_span = true;
         g->n_span += g->n_held;
         g->n_held = 0;
     }
@@ -142,7 +142,7 @@ static void guide_inside(struct guide *g, char c, bool is_visible)
         g->n_close = g->back[g->n_close - 1];
     g->n_close += r->close[g->n_close] == c;
     if (g->n_close == r->n_close)
-        g->state = GUIDE_ANSWER;
+        g->phase = GUIDE_ANSWER;
 }
 
 /* The bytes of a control token that only markers are made of; NULL: its bytes are what is visible. */
@@ -160,11 +160,11 @@ int32_t guide_feed(struct guide *g, int32_t id, const char *data, size_t len)
     const char *bytes = hidden ? hidden->text : data;
     size_t n = hidden ? (size_t)hidden->n : len, i = 0;
     int32_t stop = -1;
-    g->n_reasoning += g->state == GUIDE_OPEN;
+    g->n_reasoning += g->phase == GUIDE_OPEN;
     if (g->at < g->n_queue)
         g->at++;
-    while (i < n && stop < 0 && g->state != GUIDE_ANSWER) {
-        if (g->state == GUIDE_OPEN) {
+    while (i < n && stop < 0 && g->phase != GUIDE_ANSWER) {
+        if (g->phase == GUIDE_OPEN) {
             guide_inside(g, bytes[i++], !hidden);
         } else if (guide_before(g, bytes[i], !hidden)) {
             i++;
@@ -172,7 +172,8 @@ int32_t guide_feed(struct guide *g, int32_t id, const char *data, size_t len)
             stop = guide_begin_answer(g);
         }
     }
-    if (stop < 0 && g->state == GUIDE_ANSWER && !hidden && i < n)
+    g->n_answer = g->phase == GUIDE_ANSWER && !hidden ? (int32_t)(n - i) : 0;
+    if (stop < 0 && g->phase == GUIDE_ANSWER && !hidden && i < n)
         stop = match_feed(&g->match, bytes + i, n - i);
     else if (stop >= 0 && !hidden)
         g->match.n_bytes += (int64_t)(n - i);
@@ -180,6 +181,39 @@ int32_t guide_feed(struct guide *g, int32_t id, const char *data, size_t len)
     guide_close_if_due(g);
     guide_force_if_due(g);
     return stop;
+}
+
+/* --- what bytes would mean --- */
+
+bool guide_opens(const struct guide *g, int32_t id, const char *data, size_t len)
+{
+    const struct engine_hidden *hidden = guide_hidden(g, id);
+    const char *bytes = hidden ? hidden->text : data;
+    size_t n = hidden ? (size_t)hidden->n : len;
+    const struct engine_guide *r = &g->rules;
+    return g->phase == GUIDE_BEFORE && n > 0 && n <= (size_t)(r->n_open - g->n_open) &&
+           memcmp(bytes, r->open + g->n_open, n) == 0;
+}
+
+int32_t guide_close_matched(const struct guide *g)
+{
+    return g->n_close;
+}
+
+int32_t guide_rest(const struct guide *g, const char *data, size_t len)
+{
+    const struct engine_guide *r = &g->rules;
+    int32_t k = g->n_close;
+    if (g->phase != GUIDE_OPEN || len + (size_t)k < (size_t)r->n_close)
+        return -1;
+    for (size_t i = 0; i < len; i++) {
+        while (k > 0 && r->close[k] != data[i])
+            k = g->back[k - 1];
+        k += r->close[k] == data[i];
+        if (k == r->n_close)
+            return (int32_t)(len - i - 1);
+    }
+    return -1;
 }
 
 void guide_finish(struct guide *g)

@@ -10,13 +10,21 @@
 
 #define GUIDE_HELD_BYTES (ENGINE_MARK_BYTES + 16)
 
+enum guide_phase {
+    GUIDE_BEFORE, /* a span may yet open */
+    GUIDE_OPEN,   /* inside it */
+    GUIDE_ANSWER,
+};
+
 struct guide {
     int32_t n_reasoning; /* tokens of the span so far, its end included */
     int64_t text_safe;   /* as in engine.h */
+    enum guide_phase phase;
+    bool has_span;    /* there is one, open or closed */
+    int32_t n_answer; /* visible bytes at the end of the last token that are of the answer */
     /* private to guide.c from here */
     struct engine_guide rules;
     struct match match;
-    int state;
     int64_t n_span; /* visible bytes before those that stop strings are looked for in */
     char held[GUIDE_HELD_BYTES]; /* visible bytes that may be blanks and the start of the opening */
     int32_t n_held, n_blanks;
@@ -42,6 +50,11 @@ int32_t guide_ahead(const struct guide *g, int32_t *ids, int32_t n_max);
 bool guide_goes_on(const struct guide *g);
 /* One more token with its visible bytes. Returns the index of the stop string that ended the text, or -1. */
 int32_t guide_feed(struct guide *g, int32_t id, const char *data, size_t len);
+/* Of what these visible bytes would mean: do they go on with the opening and with nothing else? How many bytes stand behind the
+ * end of the span that they complete; -1: they do not. And bytes of that end that are matched so far. */
+bool guide_opens(const struct guide *g, int32_t id, const char *data, size_t len);
+int32_t guide_rest(const struct guide *g, const char *data, size_t len);
+int32_t guide_close_matched(const struct guide *g);
 /* The answer ends without a stop string: all of it may be shown. */
 void guide_finish(struct guide *g);
 

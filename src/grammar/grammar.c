@@ -36,6 +36,28 @@ static const struct expr *compile_source(struct build *b, const struct grammar_s
                      expr_text(b, s->after ? s->after : ""));
 }
 
+static uint64_t compile_hash(uint64_t h, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+    for (size_t i = 0; i < n; i++) /* FNV-1a */
+        h = (h ^ p[i]) * 1099511628211u;
+    return (h ^ n) * 1099511628211u;
+}
+
+static uint64_t compile_id(const struct grammar_source *sources, int32_t n)
+{
+    uint64_t h = 14695981039346656037u;
+    for (int32_t i = 0; i < n; i++) {
+        const struct grammar_source *s = &sources[i];
+        h = compile_hash(h, &s->kind, sizeof(s->kind));
+        h = compile_hash(h, &s->is_compact, sizeof(s->is_compact));
+        h = compile_hash(h, s->text, s->n);
+        h = compile_hash(h, s->before, s->before ? strlen(s->before) : 0);
+        h = compile_hash(h, s->after, s->after ? strlen(s->after) : 0);
+    }
+    return h;
+}
+
 enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t n,
                                   struct grammar_vocab *v, struct grammar **out, struct buf *notes,
                                   struct err *err)
@@ -57,6 +79,7 @@ enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t 
         json_doc_release(&docs[i]);
     mem_free(MEM_CAT_GRAMMAR, docs);
     g->vocab = v;
+    g->id = compile_id(sources, n);
     if (!code && v)
         code = mask_cache_new(g, err);
     if (code) {
@@ -94,9 +117,19 @@ void grammar_unref(struct grammar *g)
     mem_free(MEM_CAT_GRAMMAR, g);
 }
 
+struct grammar_vocab *grammar_vocab_of(const struct grammar *g)
+{
+    return g->vocab;
+}
+
 size_t grammar_size(const struct grammar *g)
 {
     return g->bytes + (g->cache ? mask_cache_bytes() : 0);
+}
+
+uint64_t grammar_id(const struct grammar *g)
+{
+    return g->id;
 }
 
 int32_t grammar_n_states(const struct grammar *g)

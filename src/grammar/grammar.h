@@ -34,6 +34,11 @@ struct grammar_bytes { /* borrowed, not terminated */
 enum err_code grammar_vocab_new(const struct grammar_bytes *bytes, int32_t n,
                                 struct grammar_vocab **out, struct err *err) MUST_CHECK;
 void grammar_vocab_free(struct grammar_vocab *v); /* NULL is fine */
+int32_t grammar_vocab_n(const struct grammar_vocab *v);
+struct grammar_bytes grammar_vocab_bytes(const struct grammar_vocab *v, int32_t id);
+/* The longest token that bytes [n] begin with, or -1; *len: its bytes. */
+int32_t grammar_vocab_longest(const struct grammar_vocab *v, const char *bytes, size_t n,
+                              size_t *len);
 
 /* --- compiling --- */
 
@@ -63,9 +68,11 @@ enum err_code grammar_compile(const struct grammar_source *source, struct gramma
 enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t n,
                                   struct grammar_vocab *v, struct grammar **out, struct buf *notes,
                                   struct err *err) MUST_CHECK;
-struct grammar *grammar_ref(struct grammar *g); /* NULL stays NULL */
-void grammar_unref(struct grammar *g);          /* NULL is fine */
-size_t grammar_size(const struct grammar *g);   /* bytes of memory, its cache when full included */
+struct grammar *grammar_ref(struct grammar *g);                  /* NULL stays NULL */
+void grammar_unref(struct grammar *g);                           /* NULL is fine */
+struct grammar_vocab *grammar_vocab_of(const struct grammar *g); /* that it was compiled for */
+size_t grammar_size(const struct grammar *g); /* bytes of memory, its cache when full included */
+uint64_t grammar_id(const struct grammar *g); /* of what it was compiled from: a hash, no secret */
 int32_t grammar_n_states(const struct grammar *g);
 
 /* --- walking --- */

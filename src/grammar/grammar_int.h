@@ -283,6 +283,7 @@ struct grammar {
     struct dfa_call *calls; /* arg: start state, or loop */
     struct grammar_loop *loops;
     size_t bytes;
+    uint64_t id;
     pthread_mutex_t lock; /* guards cache; nothing else is locked meanwhile */
     struct mask_cache *cache;
 };
@@ -359,6 +360,8 @@ struct grammar_vocab {
     int32_t roots
         [3]; /* of the tokens that are characters of a JSON string which need no escape ("plain"); of the others; the end */
     int32_t *same; /* [n_tokens] another token of the same bytes, or -1 */
+    char *text;    /* the tokens' bytes one behind the other */
+    size_t *at;    /* [n_tokens + 1] where each begins */
     /* Plain tokens of at most i characters: bit sets, equal ones are the same; the last one has them all. */
     uint32_t *plain[VOCAB_PLAIN_MAX + 1];
     pthread_mutex_t lock; /* guards the scratch; taken inside a grammar's */

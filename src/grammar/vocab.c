@@ -88,6 +88,22 @@ static bool vocab_add_plain(struct grammar_vocab *v, const struct vocab_token *t
     return true;
 }
 
+/* The bytes of all tokens; the long ones, too. */
+static bool vocab_add_text(struct grammar_vocab *v, const struct grammar_bytes *bytes)
+{
+    size_t total = 0;
+    for (int32_t i = 0; i < v->n_tokens; i++)
+        total += bytes[i].len;
+    v->at = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_tokens + 1, sizeof(*v->at));
+    v->text = mem_try(MEM_CAT_GRAMMAR, total + 1);
+    for (int32_t i = 0; v->at && v->text && i < v->n_tokens; i++) {
+        if (bytes[i].len > 0)
+            memcpy(v->text + v->at[i], bytes[i].data, bytes[i].len);
+        v->at[i + 1] = v->at[i] + bytes[i].len;
+    }
+    return v->at && v->text;
+}
+
 enum err_code grammar_vocab_new(const struct grammar_bytes *bytes, int32_t n,
                                 struct grammar_vocab **out, struct err *err)
 {
@@ -122,7 +138,8 @@ enum err_code grammar_vocab_new(const struct grammar_bytes *bytes, int32_t n,
         v->has_id = mem_try_array(MEM_CAT_GRAMMAR, (size_t)n / 32 + 1, sizeof(uint32_t));
         v->has_pop = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_nodes / 32 + 1, sizeof(uint32_t));
     }
-    bool is_fine = v->pops && v->has_id && v->has_pop && vocab_add_plain(v, t, n_plain);
+    bool is_fine = v->pops && v->has_id && v->has_pop && vocab_add_plain(v, t, n_plain) &&
+                   vocab_add_text(v, bytes);
     mem_free(MEM_CAT_GRAMMAR, t);
     if (!is_fine) {
         grammar_vocab_free(v);
@@ -141,10 +158,47 @@ void grammar_vocab_free(struct grammar_vocab *v)
             mem_free(MEM_CAT_GRAMMAR, v->plain[k]);
     mem_free(MEM_CAT_GRAMMAR, v->nodes);
     mem_free(MEM_CAT_GRAMMAR, v->same);
+    mem_free(MEM_CAT_GRAMMAR, v->text);
+    mem_free(MEM_CAT_GRAMMAR, v->at);
     mem_free(MEM_CAT_GRAMMAR, v->ids);
     mem_free(MEM_CAT_GRAMMAR, v->pops);
     mem_free(MEM_CAT_GRAMMAR, v->has_id);
     mem_free(MEM_CAT_GRAMMAR, v->has_pop);
     pthread_mutex_destroy(&v->lock);
     mem_free(MEM_CAT_GRAMMAR, v);
+}
+
+int32_t grammar_vocab_n(const struct grammar_vocab *v)
+{
+    return v->n_tokens;
+}
+
+struct grammar_bytes grammar_vocab_bytes(const struct grammar_vocab *v, int32_t id)
+{
+    return (struct grammar_bytes){ v->text + v->at[id], v->at[id + 1] - v->at[id] };
+}
+
+int32_t grammar_vocab_longest(const struct grammar_vocab *v, const char *bytes, size_t n,
+                              size_t *len)
+{
+    int32_t found = -1;
+    *len = 0;
+    for (int trie = 0; trie < 2; trie++) {
+        int32_t at = v->roots[trie] + 1, end = v->nodes[v->roots[trie]].skip;
+        for (size_t depth = 0; depth < n && at < end;) {
+            const struct vocab_node *x = &v->nodes[at];
+            if (x->byte != (uint8_t)bytes[depth]) {
+                at = x->skip;
+                continue;
+            }
+            depth++;
+            if (x->token >= 0 && depth > *len) {
+                found = x->token;
+                *len = depth;
+            }
+            end = x->skip;
+            at++;
+        }
+    }
+    return found;
 }

@@ -1,6 +1,7 @@
 /* sched.c - the scheduler's life: mail, the loop of the engine thread, and what other threads may call. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/constraint.h"
 #include "sched/sched_int.h"
 
 #include <string.h>
@@ -38,6 +39,7 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
         return NULL;
     r->id = r->leader = id;
     r->engine = *from;
+    grammar_ref(from->grammar);
     char *p = (char *)(r + 1); /* stops first: they need the widest alignment */
     struct engine_bytes *s = (struct engine_bytes *)(void *)p;
     char *bytes = p + stops + bias + prompt + begun;
@@ -61,6 +63,8 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
 
 void sched_request_free(struct sched_request *r)
 {
+    if (r)
+        grammar_unref(r->engine.grammar);
     mem_free(MEM_CAT_REQUEST, r);
 }
 

@@ -37,7 +37,7 @@ struct sched_request {
     int64_t submitted_us;
 };
 
-/* Deep copy of `from` in one block (the two arrays that the engine fills stay the caller's); leader is its own id, the rest 0.
+/* Deep copy of `from` in one block (the arrays that the engine fills stay the caller's; its grammar is referenced); leader is its own id, the rest 0.
  * NULL when there is no memory. Free with sched_request_free unless it was accepted. */
 struct sched_request *sched_request_new(req_id id, const struct engine_request *from);
 void sched_request_free(struct sched_request *r);

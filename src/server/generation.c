@@ -1,4 +1,5 @@
 #include "server/generation.h"
+#include "grammar/grammar.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -160,6 +161,9 @@ static void hash_limits(struct generation_hash *x, const struct engine_request *
         hash_add(x, r->stops[i].data, r->stops[i].len);
     }
     hash_guide(x, &r->guide);
+    uint64_t grammar = r->grammar ? grammar_id(r->grammar) : 0;
+    if (r->grammar)
+        HASH(x, grammar);
 }
 
 static void generation_hash(const struct prepared *p, int32_t n_ctx, uint64_t *out)
@@ -183,7 +187,7 @@ static enum err_code generation_check_record(const struct generation *g, struct 
     static const char *const names[JOURNAL_SETTINGS] = {
         "the prompt (chat template or tokenizer)",
         "sampling (the server's or the model's defaults)",
-        "ends and limits (--ctx, stop strings, reasoning)",
+        "ends and limits (--ctx, stop strings, reasoning, grammar)",
     };
     const struct journal_head *was = &g->record->head, *now = &g->head;
     char text[256] = "";

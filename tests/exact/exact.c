@@ -232,8 +232,24 @@ static int requests_embed(struct exact_request *r, const struct exact_model *m, 
     return (int)ARRAY_LEN(lengths);
 }
 
-static int requests_init(struct exact_request *r, const struct exact_model *m, int32_t n_vocab)
+/* An answer that must be of a grammar: by itself, and behind a span and forced ids. */
+static void request_constrain(struct exact_request *r, struct grammar *g, bool is_guided)
 {
+    if (is_guided)
+        request_guide(r);
+    r->engine.grammar = g;
+    r->engine.max_tokens = is_guided ? 24 : 40;
+    r->engine.ignore_end = false;
+    r->engine.sample.temperature = 1.1f;
+    r->engine.sample.n_logprobs = 4;
+    r->engine.sample.repetition_penalty = is_guided ? 1.2f : 1;
+    r->engine.sample.seed = 11;
+}
+
+static int requests_init(struct exact_request *r, const struct exact_model *m,
+                         const struct lab *lab)
+{
+    int32_t n_vocab = lab->n_vocab;
     int n = 0;
     request_init(&r[n++], "short", m, n_vocab, 4);
     r[0].engine.n_prompt = 9;
@@ -283,8 +299,12 @@ static int requests_init(struct exact_request *r, const struct exact_model *m, i
     r[n].engine.hidden = r[n].hidden;
     n++;
     request_init(&r[n], "guided", m, n_vocab, 1);
-    request_guide(&r[n]);
-    return n + 1;
+    request_guide(&r[n++]);
+    request_init(&r[n], "grammar", m, n_vocab, 2);
+    request_constrain(&r[n++], lab->grammar, false);
+    request_init(&r[n], "grammar, guided", m, n_vocab, 1);
+    request_constrain(&r[n++], lab->grammar, true);
+    return n;
 }
 
 /* The greedy answer's bytes, and a border between two of its tokens past the middle. */
@@ -364,9 +384,8 @@ static void run_scenario(struct lab *lab, const struct exact_model *m, const str
     struct buf records[EXACT_REQUESTS_MAX];
     int32_t ids[EXACT_ANSWER_MAX];
     struct err err;
-    int n = lab->engine->info.is_embedder
-                ? requests_embed(requests, m, lab->n_vocab)
-                : n_requests_of(m, c, requests_init(requests, m, lab->n_vocab));
+    int n = lab->engine->info.is_embedder ? requests_embed(requests, m, lab->n_vocab)
+                                          : n_requests_of(m, c, requests_init(requests, m, lab));
     for (int i = 0; i < n; i++)
         buf_init(&records[i], MEM_CAT_BASE, (size_t)1 << 22);
     if (scenario_run(lab, s, requests, n, records, &err)) {

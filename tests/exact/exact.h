@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "engine/engine_model.h"
+#include "grammar/grammar.h"
 
 #define EXACT_STEP_ROWS 96
 
@@ -43,6 +44,8 @@ struct lab {
     struct engine_model_options options; /* of the engine */
     int64_t n_reused;                    /* ids that rows began with */
     struct drafter *drafter;
+    struct grammar_vocab *vocab;
+    struct grammar *grammar;
     int64_t n_drafted, n_accepted; /* guesses, of all rows that were taken to their end */
 };
 
@@ -51,7 +54,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                        struct err *err) MUST_CHECK;
 void lab_close(struct lab *lab);
 
-#define EXACT_REQUESTS_MAX 10
+#define EXACT_REQUESTS_MAX 12
 #define EXACT_PROMPT_MAX   160
 #define EXACT_BINS         64
 #define EXACT_EMBD_MAX     8192

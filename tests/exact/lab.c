@@ -48,6 +48,28 @@ static enum err_code lab_read_tokens(struct lab *lab, struct err *err)
     return ERR_OK;
 }
 
+/* What the constrained requests must be: strings that are cut, loops, alternatives, all that a JSON text has. */
+static enum err_code lab_compile(struct lab *lab, struct err *err)
+{
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},"
+        "\"kind\":{\"enum\":[\"first\",\"second\",3]},\"list\":{\"type\":\"array\",\"items\":{"
+        "\"type\":"
+        "\"integer\"},\"minItems\":2,\"maxItems\":5},\"more\":{\"anyOf\":[{\"type\":\"null\"},{\"$"
+        "ref\":"
+        "\"#\"}]}},\"required\":[\"name\",\"kind\",\"list\"],\"additionalProperties\":false}";
+    struct grammar_source source = { .kind = GRAMMAR_KIND_SCHEMA,
+                                     .text = schema,
+                                     .n = sizeof(schema) - 1 };
+    struct grammar_bytes *bytes = mem_alloc(MEM_CAT_BASE, (size_t)lab->n_vocab * sizeof(*bytes));
+    for (int32_t i = 0; i < lab->n_vocab; i++)
+        if (i != lab->end_id)
+            bytes[i] = (struct grammar_bytes){ lab->token_bytes[i].data, lab->token_bytes[i].len };
+    enum err_code code = grammar_vocab_new(bytes, lab->n_vocab, &lab->vocab, err);
+    mem_free(MEM_CAT_BASE, bytes);
+    return code ? code : grammar_compile(&source, lab->vocab, &lab->grammar, NULL, err);
+}
+
 /* Of a page of the full layers, all together. */
 static int64_t lab_page_bytes(const struct lab *lab, const struct lab_config *config)
 {
@@ -77,6 +99,8 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                        lab->model->arch);
     if (!code)
         code = lab_read_tokens(lab, err);
+    if (!code)
+        code = lab_compile(lab, err);
     if (!code) {
         struct engine_model_options o = { .model = lab->model,
                                           .token_bytes = lab->token_bytes,
@@ -105,6 +129,8 @@ void lab_close(struct lab *lab)
         lab->engine->ops->free(lab->engine);
     if (lab->drafter)
         lab->drafter->ops->free(lab->drafter);
+    grammar_unref(lab->grammar);
+    grammar_vocab_free(lab->vocab);
     mem_free(MEM_CAT_BASE, lab->token_bytes);
     model_free(lab->model);
     if (lab->weights)
