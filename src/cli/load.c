@@ -243,8 +243,11 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     t = clock_us();
     if (!code)
         code = load_model_anywhere(l, err);
-    if (!code && l->model->is_two_way && !o->takes_embedders)
-        code = err_set(err, ERR_UNSUPPORTED, "%s: %s", l->id, ENGINE_EMBEDDER_TEXT);
+    if (!code)
+        l->model->sep_id = l->model->n_labels > 0 ? tokenizer_frame(l->tokenizer).tail : -1;
+    if (!code && (l->model->is_two_way || l->model->n_labels > 0) && !o->takes_embedders)
+        code = err_set(err, ERR_UNSUPPORTED, "%s: %s", l->id,
+                       l->model->n_labels > 0 ? ENGINE_CLASSIFIER_TEXT : ENGINE_EMBEDDER_TEXT);
     l->weights_us = clock_us() - t;
     if (!code)
         load_rope_warn(l->weights, &o->rope, o->ctx, l->model->n_ctx_train);

@@ -178,6 +178,7 @@ static enum err_code load_bools(const struct weights *w, struct tokenizer_spec *
     } bools[] = {
         { KEY "add_bos_token", &s->add_bos, is_spm || is_wpm || by_pre },
         { KEY "add_eos_token", &s->add_eos, is_ugm || is_wpm },
+        { KEY "add_sep_token", &s->add_sep, is_ugm },
         { KEY "add_space_prefix", &s->add_space_prefix, is_spm || is_ugm },
         { KEY "remove_extra_whitespaces", &s->remove_extra_spaces, false },
         { KEY "normalizer.lowercase", &s->lowercase, is_wpm },
@@ -187,6 +188,7 @@ static enum err_code load_bools(const struct weights *w, struct tokenizer_spec *
         if (code)
             return code;
     }
+    s->add_sep = s->add_sep && !is_wpm; /* its one mark between texts is the eos here */
     /* BERT strips accents where it lowers case, unless it is told otherwise */
     return weights_bool_or(w, KEY "normalizer.strip_accents", s->lowercase, &s->strip_accents, err);
 }

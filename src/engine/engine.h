@@ -216,6 +216,11 @@ struct engine_result {
 #define ENGINE_EMBEDDER_TEXT \
     "this model reads texts both ways: it makes embeddings (/v1/embeddings) and writes no answers"
 
+/* ... and of a classifier (engine_info.n_labels). */
+#define ENGINE_CLASSIFIER_TEXT                                                                    \
+    "this model is a classifier: it judges pairs of texts (/v1/rerank, /v1/score) and writes no " \
+    "answers"
+
 struct engine_info {
     const char *model_id;    /* name the API shows */
     const char *fingerprint; /* "fp_" + 12 hex digits: model, build and numerics */
@@ -234,6 +239,8 @@ struct engine_info {
     int64_t created; /* Unix seconds */
     /* The model reads both ways: requests want a hidden state and nothing else, and a row takes all its ids in one step. */
     bool is_embedder;
+    /* A classifier: hidden is a logit for each label, of two the first is yes, and there is nothing else. 0 = it is none */
+    int32_t n_labels;
 };
 
 /* The ledger of cache memory, by kind ("full", "window"). */

@@ -23,8 +23,11 @@ static enum err_code engine_model_check_scores(const struct engine_model *em,
                                                const struct engine_request *req, struct err *err)
 {
     const struct engine_signal *sig = &req->signal;
-    if (em->base.info.is_embedder && (!req->hidden || req->prompt_scores || sig->n_bins != 0))
-        return err_set(err, ERR_INVALID, "%s", ENGINE_EMBEDDER_TEXT);
+    const struct engine_info *info = &em->base.info;
+    bool is_answered = !req->hidden || req->prompt_scores || sig->n_bins != 0;
+    if ((info->is_embedder || info->n_labels > 0) && is_answered)
+        return err_set(err, ERR_INVALID, "%s",
+                       info->n_labels > 0 ? ENGINE_CLASSIFIER_TEXT : ENGINE_EMBEDDER_TEXT);
     bool is_signal = sig->n_bins != 0;
     if (sig->n_bins < 0 || sig->n_bins > ENGINE_SIGNAL_BINS_MAX)
         return err_set(err, ERR_INVALID, "signal: %d bins are not in [1, %d]", sig->n_bins,
@@ -482,6 +485,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                           .n_vocab = (int32_t)m->n_vocab,
                                           .n_embd = (int32_t)m->n_embd,
                                           .is_embedder = m->is_two_way,
+                                          .n_labels = (int32_t)m->n_labels,
                                           .n_ctx_train = (int32_t)m->n_ctx_train,
                                           .max_rows = max_rows,
                                           .max_step_rows = max_step_rows,

@@ -5,6 +5,26 @@
 #include <math.h>
 #include <string.h>
 
+/* What the rows' types add: of a pair of texts the second has a type of its own. */
+static void block_types(const struct model *m, struct model_step *st)
+{
+    const struct seq_view *seqs = st->seqs[MODEL_GROUP_FULL];
+    if (m->n_types < 2 || m->sep_id < 0) {
+        ops_add_bias(m->be, st->x, m->token_type);
+        return;
+    }
+    for (int i = 0; i < st->n_seqs; i++) {
+        int row0 = seqs[i].row0, n = seqs[i].n_rows, n_first = 0;
+        while (n_first < n && st->ids[row0 + n_first] != m->sep_id)
+            n_first++;
+        n_first += n_first < n; /* the mark is of the first text */
+        ops_add_bias(m->be, tensor_rows(st->x, row0, n_first), m->token_type);
+        if (n_first < n)
+            ops_add_bias(m->be, tensor_rows(st->x, row0 + n_first, n - n_first),
+                         m->token_type + m->width);
+    }
+}
+
 void block_embed(const struct model *m, struct model_step *st)
 {
     st->x = tensor_of(st->scratch->x, st->n_rows, m->width);
@@ -13,7 +33,7 @@ void block_embed(const struct model *m, struct model_step *st)
     if (m->embed_scale != 1)
         ops_scale(m->be, st->x, m->embed_scale);
     if (m->token_type)
-        ops_add_bias(m->be, st->x, m->token_type);
+        block_types(m, st);
     if (m->pos_embed) {
         ops_embed(m->be, st->h, m->pos_embed, st->pos);
         ops_add(m->be, st->x, st->h);
@@ -198,6 +218,32 @@ static void block_mean(const struct model *m, struct model_step *st, struct tens
     }
 }
 
+/* Of two buffers the one where x is not. */
+static float *block_other(const struct model_step *st, struct tensor x)
+{
+    return x.data == st->scratch->h ? st->scratch->x_out : st->scratch->h;
+}
+
+/* h = the labels' logits, of the pooled states. */
+static void block_classify(const struct model *m, struct model_step *st, struct tensor pooled)
+{
+    if (m->w_class) {
+        struct tensor dense = tensor_of(block_other(st, pooled), st->n_out, m->width);
+        ops_linear(m->be, dense, pooled, m->w_class);
+        if (m->b_class)
+            ops_add_bias(m->be, dense, m->b_class);
+        ops_softcap(m->be, dense, 1); /* tanh */
+        pooled = dense;
+    }
+    struct tensor labels = tensor_of(block_other(st, pooled), st->n_out, m->n_labels);
+    ops_linear(m->be, labels, pooled, m->w_labels);
+    if (m->b_labels)
+        ops_add_bias(m->be, labels, m->b_labels);
+    st->h = tensor_of(st->scratch->h, st->n_out, m->n_labels); /* where the runner looks */
+    if (labels.data != st->h.data)
+        ops_copy(m->be, st->h, labels);
+}
+
 void block_pool(const struct model *m, struct model_step *st)
 {
     struct tensor pooled = st->x; /* narrowed already, or as many rows as texts */
@@ -206,6 +252,10 @@ void block_pool(const struct model *m, struct model_step *st)
         pooled = tensor_of(st->scratch->x_out, st->n_out, m->width);
         block_begin_out(m, st);
         block_mean(m, st, pooled);
+    }
+    if (m->n_labels > 0) {
+        block_classify(m, st, pooled);
+        return;
     }
     st->h = tensor_of(st->scratch->h, st->n_out, m->n_embd); /* where the runner looks */
     if (m->n_dense == 0) {
@@ -231,6 +281,8 @@ void block_head(const struct model *m, struct model_step *st)
         block_layer_norm(m, st, m->out_norm, m->out_norm_b);
     else
         block_norm(m, st, m->out_norm);
+    if (m->n_labels > 0)
+        block_classify(m, st, st->h);
     if (st->n_logits == 0)
         return;
     ops_linear(m->be, logits, tensor_of(st->h.data, st->n_logits, m->width), m->head);

@@ -72,6 +72,20 @@ static const struct hf_name hf_names[] = {
     { NULL, NULL, 0 },
 };
 
+/* Heads for labels: of decoders, of BERT (whose pooler is a part of it), of RoBERTa. */
+static const struct hf_name hf_classifier_names[] = {
+    { "score.weight", "cls.output.weight", HF_TRANSFORM_NONE },
+    { "classifier.weight", "cls.output.weight", HF_TRANSFORM_NONE },
+    { "classifier.bias", "cls.output.bias", HF_TRANSFORM_NONE },
+    { "bert.pooler.dense.weight", "cls.weight", HF_TRANSFORM_NONE },
+    { "bert.pooler.dense.bias", "cls.bias", HF_TRANSFORM_NONE },
+    { "classifier.dense.weight", "cls.weight", HF_TRANSFORM_NONE },
+    { "classifier.dense.bias", "cls.bias", HF_TRANSFORM_NONE },
+    { "classifier.out_proj.weight", "cls.output.weight", HF_TRANSFORM_NONE },
+    { "classifier.out_proj.bias", "cls.output.bias", HF_TRANSFORM_NONE },
+    { NULL, NULL, 0 },
+};
+
 /* How text models are called inside models of text and more, and the name without that. */
 static const struct {
     const char *prefix, *plain;
@@ -309,6 +323,8 @@ static enum err_code hf_translate(struct hf *h, const struct weights_tensor *t, 
     if (is_tied && strcmp(name, "lm_head.weight") == 0)
         return ERR_OK; /* a copy of the embedding, or stale: the model never reads it */
     enum err_code code = h->map->take ? h->map->take(h, t, name, &is_done, err) : ERR_OK;
+    if (!code && !is_done && h->is_classifier)
+        code = hf_by_table(h, hf_classifier_names, t, name, &is_done, err);
     if (!code && !is_done && h->map->is_permuted)
         code = hf_take_permuted(h, t, name, &is_done, err);
     if (!code && !is_done)
@@ -390,6 +406,7 @@ static enum err_code hf_find(struct hf *h, struct err *err)
         type = NULL;
     if (weights_str(h->w, "config.model_type", &outer, NULL))
         outer = NULL;
+    h->is_classifier = strstr(name, "ForSequenceClassification") != NULL;
     h->is_generator = strstr(name, "ForCausalLM") || strstr(name, "ForConditionalGeneration");
     h->map = hf_map_of(name);
     if (!h->map)
@@ -444,6 +461,8 @@ enum err_code model_adapt(struct weights *w, struct err *err)
         code = hf_rope(&h, err);
     if (!code && h.map->more)
         code = h.map->more(&h, err);
+    if (!code && h.is_classifier)
+        code = hf_set_int(&h, "pooling_type", 4, err); /* rank */
     if (!code)
         code = hf_translate_all(&h, err);
     if (!code)

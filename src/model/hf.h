@@ -41,7 +41,8 @@ struct hf {
     /* private to hf.c: the tensors so far */
     struct weights_tensor *tensors;
     int32_t n, cap;
-    bool is_generator; /* the architecture has a vocabulary head */
+    bool is_generator;  /* the architecture has a vocabulary head */
+    bool is_classifier; /* ... one for labels */
 };
 
 /* The tables end with a row of NULL. What is common to most families stands in hf.c and is looked at after a family's own. */

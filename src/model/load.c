@@ -37,6 +37,8 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return m->n_dense;
     case 'Y':
         return m->n_embd;
+    case 'Q':
+        return m->n_labels;
     case 'T':
         return m->n_ctx_train;
     case 'P':
@@ -336,6 +338,15 @@ static enum err_code model_missing(const struct model *m, const char *name, stru
 
 /* --- rules --- */
 
+/* What a classifier of any family has besides. */
+static const struct tensor_rule classifier_tensors[] = {
+    RULE_MODEL("cls.weight", "[D][D]", MATRIX, TENSOR_FLAG_OPTIONAL, w_class),
+    RULE_MODEL("cls.bias", "[D]", VECTOR, TENSOR_FLAG_OPTIONAL, b_class),
+    RULE_MODEL("cls.output.weight", NULL, MATRIX, 0, w_labels),
+    RULE_MODEL("cls.output.bias", "[Q]", VECTOR, TENSOR_FLAG_OPTIONAL, b_labels),
+    { 0 },
+};
+
 /* One matrix for each expert, of a stack or ("blk.0.ffn_gate_exps.weight" not found) of "blk.0.ffn_gate.%d.weight". */
 static enum err_code model_load_experts(struct model *m, struct model_loading *ld,
                                         const struct tensor_rule *rule, const char *name,
@@ -435,6 +446,8 @@ enum err_code model_load_tensors(struct model *m, const struct model_load_option
     ld.is_used = mem_alloc(MEM_CAT_WEIGHTS, (size_t)ld.n_all + 1);
     for (const struct tensor_rule *r = m->family->tensors; r->name && !code; r++)
         code = model_load_rule(m, &ld, r, err);
+    for (const struct tensor_rule *r = classifier_tensors; m->n_labels && r->name && !code; r++)
+        code = model_load_rule(m, &ld, r, err);
     for (int32_t i = 0; i < ld.n_all && !code; i++) {
         const struct weights_tensor *t = weights_tensor_at(o->weights, i);
         m->n_params += t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
@@ -479,6 +492,8 @@ void model_free_tensors(struct model *m)
 {
     if (m->head == m->embed)
         m->head = NULL;
+    for (const struct tensor_rule *r = classifier_tensors; r->name; r++)
+        model_free_field(m, r, m);
     for (const struct tensor_rule *r = m->family->tensors; r->name; r++) {
         if (!(r->flags & TENSOR_FLAG_LAYER))
             model_free_field(m, r, m);

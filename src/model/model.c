@@ -1,5 +1,6 @@
 /* model.c - a model's life: metadata to hyperparameters, loading, scratch. */
 #include "model/model.h"
+#include "base/log.h"
 #include "model/model_int.h"
 
 #include <math.h>
@@ -169,23 +170,71 @@ enum err_code model_parse_experts(const struct weights *w, struct model *m, stru
     return code;
 }
 
+/* numbers of the key pooling_type */
+enum { POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST, POOLING_RANK };
+
+/* Two labels rank only where the first is yes. */
+static bool model_labels_rank(const struct weights *w, const struct model *m)
+{
+    char key[128];
+    const struct meta_value *v = weights_meta(w, model_key(m, "classifier.output_labels", key));
+    if (m->n_labels == 1)
+        return true;
+    return m->n_labels == 2 && v && v->type == META_TYPE_ARRAY &&
+           v->array.type == META_TYPE_STRING && v->array.n == 2 && v->array.strs[0].len == 3 &&
+           memcmp(v->array.strs[0].data, "yes", 3) == 0;
+}
+
+/* Classifiers of any family: n_labels of the tensor cls.output.weight. Errors: ERR_UNSUPPORTED - labels that rank nothing, pooling that
+ * is not known. */
+static enum err_code model_parse_classifier(const struct weights *w, struct model *m,
+                                            struct err *err)
+{
+    char key[128];
+    int64_t kind;
+    const struct weights_tensor *labels = weights_find(w, "cls.output.weight");
+    const struct weights_tensor *types = weights_find(w, "token_types.weight");
+    m->sep_id = -1;
+    m->n_types = types ? types->shape[1] : 0;
+    enum err_code code =
+        weights_int_or(w, model_key(m, "pooling_type", key), 0, 15, POOLING_NONE, &kind, err);
+    if (!code && !m->is_two_way && (kind == POOLING_MEAN || kind == POOLING_CLS))
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "%s: %lld: a model whose rows do not see later ones gives its last state "
+                       "(3); mean (1) and cls (2) are not known for it",
+                       key, (long long)kind);
+    if (code || (kind != POOLING_RANK && !labels))
+        return code;
+    if (!labels)
+        return err_set(err, ERR_INVALID, "tensor cls.output.weight: missing, %s is rank", key);
+    if (strcmp(m->arch, "bert") == 0 && !weights_find(w, "cls.weight"))
+        log_warn("model",
+                 "tensor cls.weight: missing: a converter left out the model's pooler, the "
+                 "scores are not the model's; open its directory instead");
+    if (m->is_two_way) /* files of RoBERTa have no word for it */
+        m->pooling = MODEL_POOLING_CLS;
+    m->n_labels = m->n_embd = labels->n_dims == 1 ? 1 : labels->shape[1];
+    if (m->n_labels < 1 || m->n_labels > m->width || !model_labels_rank(w, m))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tensor cls.output.weight: %lld labels; a reranker has one, or yes and no",
+                       (long long)m->n_labels);
+    return ERR_OK;
+}
+
 enum err_code model_parse_two_way(const struct weights *w, struct model *m, struct err *err)
 {
-    /* numbers of the key pooling_type */
-    enum { POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST };
     char key[128];
     int64_t kind;
     enum err_code code =
         weights_int_or(w, model_key(m, "pooling_type", key), 0, 15, POOLING_MEAN, &kind, err);
-    if (!code && kind > POOLING_LAST)
+    if (!code && kind > POOLING_RANK)
         code = err_set(err, ERR_UNSUPPORTED,
-                       "%s: %lld: mean (1), cls (2) and last (3) are known; rerankers with a "
-                       "classifier are not supported",
-                       key, (long long)kind);
+                       "%s: %lld: mean (1), cls (2), last (3) and rank (4) are known", key,
+                       (long long)kind);
     m->is_two_way = true;
-    m->pooling = kind == POOLING_CLS    ? MODEL_POOLING_CLS
-                 : kind == POOLING_LAST ? MODEL_POOLING_LAST
-                                        : MODEL_POOLING_MEAN;
+    m->pooling = kind == POOLING_CLS || kind == POOLING_RANK ? MODEL_POOLING_CLS
+                 : kind == POOLING_LAST                      ? MODEL_POOLING_LAST
+                                                             : MODEL_POOLING_MEAN;
     for (int64_t i = 0; i < m->n_layers; i++)
         m->layers[i].attn.is_two_way = true;
     return code;
@@ -251,6 +300,8 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     m->embed_scale = m->residual_scale = m->logit_scale = 1;
     m->glu = GLU_KIND_SILU;
     code = family->parse(o->weights, m, err);
+    if (!code)
+        code = model_parse_classifier(o->weights, m, err);
     if (!code)
         code = model_load_tensors(m, o, err);
     if (code) {
@@ -324,7 +375,7 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->joint, max_rows, max_i64(2 * r->n_heads, 1) },
         { &s->inp, max_rows, m->n_layers * m->n_inp },
         { &s->inp_mix, max_rows, m->n_layers * m->n_inp },
-        { &s->logits, max_out, m->is_two_way ? 1 : m->n_vocab },
+        { &s->logits, max_out, m->is_two_way || m->n_labels ? 1 : m->n_vocab },
     };
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)

@@ -106,8 +106,14 @@ struct model {
     /* Rows see what comes after them: a text is taken whole, in one step, and the model makes embeddings alone. */
     bool is_two_way;
     enum model_pooling pooling;
-    int64_t n_embd;  /* of an embedding: D, or what the last of w_dense gives */
+    int64_t
+        n_embd; /* of an embedding: D, or what the last of w_dense gives; n_labels of a classifier */
     int64_t n_dense; /* between the two of them; 0 = there are none */
+    /* A classifier gives each text a logit for each label in the place of an embedding, and writes no answers. */
+    int64_t n_labels; /* 0 = it is none */
+    /* Rows behind the first one with this id have the second type of token_type: pairs of texts. -1 (or one type): none has. Whoever
+     * has the tokenizer sets it after model_load. */
+    int32_t sep_id;
     struct model_tap tap;
     struct model_state state; /* MODEL_GROUP_STATE */
     struct rope ropes[MODEL_ROPES_MAX];
@@ -115,9 +121,12 @@ struct model {
     struct weight *embed;       /* [V][D] */
     struct weight *head;        /* [V][D]; the same as embed where tied */
     struct weight *pos_embed;   /* [n_ctx_train][D], added to the embedding; NULL = none */
-    const float *token_type;    /* [.][D]: the first row is added too */
+    const float *token_type;    /* [n_types][D]: each row's is added too */
+    int64_t n_types;
     const float *embed_norm, *embed_norm_b; /* [D] of the sum */
     struct weight *w_dense[2];          /* [n_dense][D] [n_embd][n_dense], of the pooled state */
+    struct weight *w_class, *w_labels;  /* [D][D] with tanh behind it, or NULL; [n_labels][D] */
+    const float *b_class, *b_labels;    /* [D] [n_labels], or NULL */
     int64_t n_inp;                      /* P; 0 = none */
     struct weight *inp_embed;           /* [V][L*P] */
     struct weight *inp_proj;            /* [L*P][D] */

@@ -11,12 +11,21 @@ struct ranked {
     int32_t index;
 };
 
+/* Of a classifier: the one label's logit between 0 and 1; of two what the first has of both. */
+static double labels_score(const float *logits, int32_t n)
+{
+    double x = n == 1 ? (double)logits[0] : (double)logits[0] - (double)logits[1];
+    return 1 / (1 + dmath_exp(-x));
+}
+
 /* What yes has of yes and no. An id that is not among the likeliest two has nothing. */
 static double ranked_score(const struct prepared_ranking *r, const struct dialect_choice *c)
 {
     const struct engine_token *t = c->n_tokens > 0 ? &c->tokens[0].token : NULL;
     bool has_yes = false, has_no = false;
     double yes = 0, no = 0;
+    if (r->n_labels > 0)
+        return labels_score(c->hidden, r->n_labels);
     for (int32_t i = 0; t && i < t->n_top; i++) {
         if (t->top[i].id == r->yes)
             yes = (double)t->top[i].logprob, has_yes = true;

@@ -117,6 +117,7 @@ static const struct fields_row fields_table[] = {
     { "documents", RERANK, OTHER, 0, 0, 0, "up to 2048 strings, or objects with `text`", "(string(1) | {text: string(1)})[1,2048]" },
     { "top_n", RERANK, INT, 1, BIG, AT(top_n), "only the best so many", NULL },
     { "return_documents", RERANK, BOOL, 0, 0, AT(return_documents), "the texts stand in the results", NULL },
+    { "truncate_prompt_tokens", RERANK | SCORE, INT, -1, BIG, AT(truncate), "texts are cut at their end until a pair and what stands around it has at most so many tokens; -1: as many as the context has. Unset: a pair that is too long is an error", NULL },
     { "text_1", SCORE, OTHER, 0, 0, 0, "the query of each pair: one, or as many as `text_2` has", "string(1) | string(1)[1,2048]" },
     { "text_2", SCORE, OTHER, 0, 0, 0, "the document of each pair", "string(1) | string(1)[1,2048]" },
     { "dimensions", EMB, INT, 1, BIG, AT(dimensions), "only the first so many numbers, normalised again", NULL },

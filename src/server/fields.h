@@ -30,6 +30,7 @@ struct fields {
     int64_t n_prompt_logprobs, priority, deadline_ms;
     int64_t dimensions; /* of embeddings */
     int64_t top_n;      /* of documents, as return_documents */
+    int64_t truncate;   /* truncate_prompt_tokens */
     bool return_documents;
     int64_t count; /* of a signal, as minimum */
     double minimum;

@@ -399,18 +399,19 @@ void prepare_room(struct prepared *p, int32_t n)
     p->max_choices = n;
 }
 
-/* Whether the model does what is asked: one that makes embeddings alone writes no answers and scores nothing. */
+/* Whether the model does what is asked: one that makes embeddings or judges pairs does nothing else. */
 static bool prepare_fits_model(const struct prepare_context *ctx, enum prepare_kind kind,
                                struct api_error *e)
 {
-    static const enum prepare_kind others[] = { PREPARE_EMBEDDINGS, PREPARE_TOKENIZE,
-                                                PREPARE_DETOKENIZE };
-    if (!ctx->model->engine->info.is_embedder)
+    const struct engine_info *info = &ctx->model->engine->info;
+    if ((!info->is_embedder && info->n_labels == 0) || kind == PREPARE_TOKENIZE ||
+        kind == PREPARE_DETOKENIZE)
         return true;
-    for (size_t i = 0; i < ARRAY_LEN(others); i++)
-        if (kind == others[i])
-            return true;
-    return api_error_set(e, 400, "unsupported_model", "model", "%s", ENGINE_EMBEDDER_TEXT);
+    if (info->n_labels > 0 ? kind == PREPARE_RERANK || kind == PREPARE_SCORE
+                           : kind == PREPARE_EMBEDDINGS)
+        return true;
+    return api_error_set(e, 400, "unsupported_model", "model", "%s",
+                         info->n_labels > 0 ? ENGINE_CLASSIFIER_TEXT : ENGINE_EMBEDDER_TEXT);
 }
 
 /* A response that is made, or (INPUT_TOKENS) counted. Takes p's place. */

@@ -92,11 +92,12 @@ struct prepared_embeddings {
     float *hidden; /* [n_prompts][n_embd]: filled by the engine */
 };
 
-/* Documents against queries: each answer is one token, yes or no. */
+/* Documents against queries: each answer is one token, yes or no; of a classifier its labels, in prepared_embeddings. */
 struct prepared_ranking {
-    int32_t yes, no; /* ids */
-    int32_t top_n;   /* results that are told; 0 = the request is none of this kind */
-    char **texts;    /* [n_texts] of the documents where they are told too; else NULL */
+    int32_t yes, no;  /* ids */
+    int32_t n_labels; /* 0 = the model is no classifier */
+    int32_t top_n;    /* results that are told; 0 = the request is none of this kind */
+    char **texts;     /* [n_texts] of the documents where they are told too; else NULL */
     int32_t n_texts;
 };
 

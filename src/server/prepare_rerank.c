@@ -1,8 +1,9 @@
 /* prepare_rerank.c - /v1/rerank and /v1/score: how well documents fit queries, by a model that was trained to say yes or no.
  *
- * The prompt is the one of Qwen3-Reranker (Zhang et al. 2025). The score is what yes has of yes and no together. Both ids are lifted
- * over all others by the same bias, so that the two likeliest ids are they, and the difference of their log-probabilities is that of
- * their logits. */
+ * Three kinds. A decoder is asked with the prompt of Qwen3-Reranker (Zhang et al. 2025); the score is what yes has of yes and no
+ * together. Both ids are lifted over all others by the same bias, so that the two likeliest ids are they, and the difference of their
+ * log-probabilities is that of their logits. A decoder with a classifier in the place of its vocabulary's head is asked with the same
+ * prompt, an encoder with one (a cross-encoder) gets the pair as its tokenizer frames pairs: there the labels' logits are told. */
 #include "server/prepare_int.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 static const char rerank_system[] =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     "the Instruct provided. Note "
-    "that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: ";
+    "that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 static const char rerank_end[] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 static const char rerank_task[] =
     "Given a web search query, retrieve relevant passages that answer the query";
@@ -36,21 +37,15 @@ static bool rerank_id(const struct prepare_generation *g, const char *word, int3
     return is_fine;
 }
 
-bool prepare_ranking(struct prepare_generation *g, struct api_error *e)
+/* The score is the likelihood of yes, of the two. */
+static bool ranking_of_words(struct prepare_generation *g, struct api_error *e)
 {
     struct prepared_ranking *r = &g->p->ranking;
-    const struct json *task = json_get_set(g->body, "instruction");
-    if (task && (!json_is(task, JSON_TYPE_STRING) || task->len > 1 << 20))
-        return api_error_set(e, 400, NULL, "instruction",
-                             "instruction: must be a string, at most 1 MiB");
     if (!rerank_id(g, "yes", &r->yes, e) || !rerank_id(g, "no", &r->no, e))
         return false;
     if (r->yes == r->no)
         return api_error_set(e, 400, NULL, "model",
                              "this model has no tokens that tell yes from no");
-    r->top_n = g->fields.top_n == FIELDS_UNSET || g->fields.top_n > LIMIT_INPUTS
-                   ? LIMIT_INPUTS
-                   : (int32_t)g->fields.top_n;
     g->bias = mem_alloc(MEM_CAT_REQUEST, 2 * sizeof(*g->bias));
     g->bias[0] = (struct logit_bias){ r->yes, RERANK_LIFT };
     g->bias[1] = (struct logit_bias){ r->no, RERANK_LIFT };
@@ -63,9 +58,67 @@ bool prepare_ranking(struct prepare_generation *g, struct api_error *e)
                                                .n_bias = 2 };
     g->engine.max_tokens = 1;
     g->engine.ignore_end = true;
-    g->n_score_top = g->p->n_prompt_logprobs = -1;
     g->p->n_logprobs = 2;
     return true;
+}
+
+bool prepare_ranking(struct prepare_generation *g, struct api_error *e)
+{
+    const struct engine_info *info = &g->ctx->model->engine->info;
+    struct prepared_ranking *r = &g->p->ranking;
+    const struct json *task = json_get_set(g->body, "instruction");
+    if (task && (!json_is(task, JSON_TYPE_STRING) || task->len > 1 << 20))
+        return api_error_set(e, 400, NULL, "instruction",
+                             "instruction: must be a string, at most 1 MiB");
+    if (g->fields.truncate == 0)
+        return api_error_set(e, 400, NULL, "truncate_prompt_tokens",
+                             "truncate_prompt_tokens: must be -1 or at least 1");
+    r->top_n = g->fields.top_n == FIELDS_UNSET || g->fields.top_n > LIMIT_INPUTS
+                   ? LIMIT_INPUTS
+                   : (int32_t)g->fields.top_n;
+    r->n_labels = info->n_labels;
+    g->n_score_top = g->p->n_prompt_logprobs = g->p->n_logprobs = -1;
+    if (r->n_labels == 0)
+        return ranking_of_words(g, e);
+    g->p->embeddings.n_embd = g->p->embeddings.n_dims = info->n_labels;
+    g->engine.max_tokens = 0;
+    g->engine.sample.n_logprobs = -1;
+    return true;
+}
+
+/* How many ids a pair may have, all told; 0: it is not cut. */
+static int32_t pair_max(const struct prepare_generation *g)
+{
+    int32_t n_ctx = g->ctx->model->engine->info.n_ctx - (g->engine.max_tokens != 0);
+    if (g->fields.truncate == FIELDS_UNSET)
+        return 0;
+    return g->fields.truncate < 0 || g->fields.truncate > n_ctx ? n_ctx
+                                                                : (int32_t)g->fields.truncate;
+}
+
+static bool pair_encode(struct prepare_generation *g, const char *text, size_t n,
+                        const struct span_list *caller, unsigned flags, const char *where,
+                        struct token_list *out, struct api_error *e)
+{
+    struct err err;
+    return tokenizer_encode(g->ctx->model->tokenizer, text, n, caller, flags, out, &err) ==
+               ERR_OK ||
+           api_error_set(e, 400, "context_length_exceeded", where, "%s: %s", where, err.text);
+}
+
+static bool pair_add_id(struct token_list *out, int32_t id, const char *where, struct api_error *e)
+{
+    struct err err;
+    return id < 0 || token_list_add(out, &id, 1, &err) == ERR_OK ||
+           api_error_set(e, 400, "context_length_exceeded", where, "%s: %s", where, err.text);
+}
+
+/* No room for anything of the caller's. */
+static bool pair_no_room(int32_t max, int32_t n_frame, struct api_error *e)
+{
+    return api_error_set(e, 400, NULL, "truncate_prompt_tokens",
+                         "truncate_prompt_tokens: %d; what stands around a pair has %d tokens", max,
+                         n_frame);
 }
 
 /* A piece of the prompt that is the caller's: what looks like a control token in it is text. */
@@ -79,31 +132,98 @@ static void pair_add(struct buf *text, struct span *span, const struct json *v, 
     span->p1 = text->len;
 }
 
+/* The prompt of a decoder. What is cut of it is the end of the piece that has instruction, query and document, as the model's card does. */
 static bool pair_prompt(struct prepare_generation *g, const struct json *query,
-                        const struct json *document, const char *where, struct api_error *e)
+                        const struct json *document, const char *where, struct token_list *ids,
+                        struct api_error *e)
 {
     struct span spans[3];
-    struct token_list ids;
+    struct span_list caller = { spans, ARRAY_LEN(spans) };
     struct buf text;
     struct err err;
-    bool is_fine = false;
-    token_list_init(&ids, prepare_max_tokens(g->ctx));
+    int32_t max = pair_max(g);
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
-    buf_add_str(&text, rerank_system);
+    buf_add_str(&text, "<Instruct>: ");
     pair_add(&text, &spans[0], json_get_set(g->body, "instruction"), rerank_task);
     buf_add_str(&text, "\n<Query>: ");
     pair_add(&text, &spans[1], query, NULL);
     buf_add_str(&text, "\n<Document>: ");
     pair_add(&text, &spans[2], document, NULL);
-    buf_add_str(&text, rerank_end);
-    if (buf_check(&text, where, &err) != ERR_OK ||
-        tokenizer_encode(g->ctx->model->tokenizer, text.data, text.len,
-                         &(struct span_list){ spans, ARRAY_LEN(spans) }, TOKENIZER_FLAG_SPECIAL,
-                         &ids, &err) != ERR_OK)
+    bool is_fine =
+        buf_check(&text, where, &err) == ERR_OK ||
         api_error_set(e, 400, "context_length_exceeded", where, "%s: %s", where, err.text);
-    else
-        is_fine = prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
+    struct token_list end;
+    token_list_init(&end, 256);
+    is_fine = is_fine &&
+              pair_encode(g, rerank_end, strlen(rerank_end), NULL, TOKENIZER_FLAG_SPECIAL, where,
+                          &end, e) &&
+              pair_encode(g, rerank_system, strlen(rerank_system), NULL, TOKENIZER_FLAG_SPECIAL,
+                          where, ids, e);
+    int32_t n_frame = end.n + ids->n;
+    is_fine = is_fine && (max == 0 || max > n_frame || pair_no_room(max, n_frame, e)) &&
+              pair_encode(g, text.data, text.len, &caller, 0, where, ids, e);
+    if (is_fine && max > 0 && ids->n > max - end.n)
+        ids->n = max - end.n;
+    for (int32_t i = 0; i < end.n && is_fine; i++)
+        is_fine = pair_add_id(ids, end.ids[i], where, e);
     buf_release(&text);
+    token_list_release(&end);
+    return is_fine;
+}
+
+/* What stays of two texts that have room for `room` ids together: the longer one is cut first, and an odd id is the second's. */
+static void pair_fit(int32_t *n_a, int32_t *n_b, int32_t room)
+{
+    int32_t less = *n_a < *n_b ? *n_a : *n_b;
+    if (*n_a + *n_b <= room)
+        return;
+    if (less > room / 2) {
+        *n_a = room / 2;
+        *n_b = room - room / 2;
+    } else if (*n_a > *n_b) {
+        *n_a = room - less;
+    } else {
+        *n_b = room - less;
+    }
+}
+
+/* The pair as a cross-encoder takes it. */
+static bool pair_frame(struct prepare_generation *g, const struct json *query,
+                       const struct json *document, const char *where, struct token_list *out,
+                       struct api_error *e)
+{
+    struct tokenizer_frame frame = tokenizer_frame(g->ctx->model->tokenizer);
+    struct token_list a, b;
+    int32_t max = pair_max(g);
+    int32_t n_frame = (frame.head >= 0) + (frame.tail >= 0 ? frame.n_between + 1 : 0);
+    token_list_init(&a, prepare_max_tokens(g->ctx));
+    token_list_init(&b, prepare_max_tokens(g->ctx));
+    bool is_fine = pair_encode(g, query->text, query->len, NULL, 0, where, &a, e) &&
+                   pair_encode(g, document->text, document->len, NULL, 0, where, &b, e) &&
+                   (max == 0 || max > n_frame || pair_no_room(max, n_frame, e));
+    if (is_fine && max > 0)
+        pair_fit(&a.n, &b.n, max - n_frame);
+    is_fine = is_fine && pair_add_id(out, frame.head, where, e);
+    for (int32_t i = 0; i < a.n && is_fine; i++)
+        is_fine = pair_add_id(out, a.ids[i], where, e);
+    for (int32_t i = 0; i < frame.n_between && is_fine; i++)
+        is_fine = pair_add_id(out, frame.tail, where, e);
+    for (int32_t i = 0; i < b.n && is_fine; i++)
+        is_fine = pair_add_id(out, b.ids[i], where, e);
+    is_fine = is_fine && pair_add_id(out, frame.tail, where, e);
+    token_list_release(&a);
+    token_list_release(&b);
+    return is_fine;
+}
+
+static bool pair_ask(struct prepare_generation *g, const struct json *query,
+                     const struct json *document, const char *where, struct api_error *e)
+{
+    struct token_list ids;
+    token_list_init(&ids, prepare_max_tokens(g->ctx));
+    bool is_fine = (g->ctx->model->engine->info.is_embedder ? pair_frame : pair_prompt)(
+        g, query, document, where, &ids, e);
+    is_fine = is_fine && prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
     token_list_release(&ids);
     return is_fine;
 }
@@ -148,6 +268,9 @@ bool prepare_pairs(struct prepare_generation *g, struct api_error *e)
                              "%s: %zu texts for %zu: 1 to %d are possible, and one %s or as many",
                              names[1], n, n_a, LIMIT_INPUTS, names[0]);
     prepare_room(g->p, (int32_t)n);
+    if (r->n_labels > 0)
+        g->p->embeddings.hidden =
+            mem_alloc(MEM_CAT_REQUEST, n * (size_t)r->n_labels * sizeof(float));
     if (g->fields.return_documents)
         r->texts = mem_alloc(MEM_CAT_REQUEST, n * sizeof(*r->texts));
     for (size_t i = 0; i < n; i++) {
@@ -156,7 +279,7 @@ bool prepare_pairs(struct prepare_generation *g, struct api_error *e)
         if (g->in->is_cancelled && atomic_load(g->in->is_cancelled))
             return api_error_set(e, 499, "cancelled", NULL, "cancelled");
         if (!pair_is_text(query, names[0], e) || !pair_is_text(document, where, e) ||
-            !pair_prompt(g, query, document, where, e))
+            !pair_ask(g, query, document, where, e))
             return false;
         if (r->texts)
             r->texts[r->n_texts++] = mem_strndup(MEM_CAT_REQUEST, document->text, document->len);

@@ -57,6 +57,7 @@ struct pipeline_spec {
     struct split_step splits[PIPELINE_STEPS_MAX];
     int n_splits;
     int32_t head, tail;  /* ids in front of and behind every text; -1 = none */
+    int32_t n_between;   /* tails between the texts of a pair */
     bool ignores_merges; /* BPE: a piece that is a token as a whole is that token */
     bool fuses_unk;      /* BPE over characters: a run of unknown ones is one unk */
     bool

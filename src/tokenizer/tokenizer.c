@@ -218,6 +218,7 @@ enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer 
     }
     t->head = spec->pipeline ? spec->pipeline->head : t->bos;
     t->tail = spec->pipeline ? spec->pipeline->tail : t->eos;
+    t->n_between = spec->pipeline ? spec->pipeline->n_between : spec->add_sep ? 2 : 1;
     t->add_bos = spec->add_bos;
     t->add_eos = spec->add_eos;
     t->add_space_prefix = spec->add_space_prefix && t->kind != TOKENIZER_KIND_BPE;
@@ -425,6 +426,13 @@ int32_t tokenizer_eos(const struct tokenizer *t)
 bool tokenizer_adds_bos(const struct tokenizer *t)
 {
     return t->add_bos;
+}
+
+struct tokenizer_frame tokenizer_frame(const struct tokenizer *t)
+{
+    return (struct tokenizer_frame){ .head = t->add_bos ? t->head : -1,
+                                     .tail = t->add_eos ? t->tail : -1,
+                                     .n_between = t->n_between };
 }
 
 struct tokenizer_str tokenizer_piece(const struct tokenizer *t, int32_t id)

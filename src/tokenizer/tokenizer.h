@@ -53,6 +53,7 @@ struct tokenizer_spec {
     const char *pre; /* pre-tokenizer id ("llama-bpe", "qwen2", "smollm", ...); NULL = none given */
     int32_t bos, eos, eot, eom, unk, sep, pad, cls, mask;
     bool add_bos, add_eos; /* what the model expects around a prompt */
+    bool add_sep;          /* ... and a second eos between the texts of a pair (RoBERTa) */
     bool
         add_space_prefix; /* SPM, UGM: a space in front of the text and of what follows a special token */
     bool remove_extra_spaces;      /* UGM, SPM: runs of spaces count as one, none at the ends */
@@ -139,6 +140,11 @@ int32_t tokenizer_n_tokens(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 bool tokenizer_adds_bos(const struct tokenizer *t);
+/* What stands around texts: head A tail; and of a pair head A tail (n_between times) B tail. -1: nothing. */
+struct tokenizer_frame {
+    int32_t head, tail, n_between;
+};
+struct tokenizer_frame tokenizer_frame(const struct tokenizer *t);
 struct tokenizer_str tokenizer_piece(const struct tokenizer *t,
                                      int32_t id); /* as spelled in the file */
 int32_t tokenizer_find(const struct tokenizer *t, const char *piece,

@@ -202,6 +202,7 @@ struct tokenizer {
     bool fuses_unk, has_bytes; /* of the pipeline */
     int32_t bos, eos, unk;
     int32_t head, tail; /* ids around a text where the model wants them */
+    int32_t n_between;  /* tails between two texts */
     bool add_bos, add_eos, add_space_prefix, remove_extra_spaces;
     bool lowercase, strip_accents;
     int32_t *end_ids;

@@ -375,6 +375,18 @@ static enum err_code post_token(struct tokenizer_reading *r, const struct json *
                                name);
 }
 
+/* How often the tail stands between the two texts of a pair. */
+static int32_t post_between(const struct json *pair)
+{
+    int32_t n = 0, n_texts = 0;
+    for (size_t i = 0; json_is(pair, JSON_TYPE_ARRAY) && i < pair->n; i++) {
+        bool is_token = json_get(&pair->items[i], "SpecialToken") != NULL;
+        n += is_token && n_texts == 1;
+        n_texts += !is_token;
+    }
+    return n;
+}
+
 /* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...]} */
 static enum err_code post_template(struct tokenizer_reading *r, const struct json *v,
                                    struct err *err)
@@ -382,6 +394,7 @@ static enum err_code post_template(struct tokenizer_reading *r, const struct jso
     bool has_text = false;
     enum err_code code = ERR_OK;
     const struct json *single = json_get(v, "single");
+    r->pipeline.n_between = post_between(json_get(v, "pair"));
     if (!json_is(single, JSON_TYPE_ARRAY))
         return err_set(err, ERR_INVALID, "tokenizer.json: post_processor: no array 'single'");
     for (size_t i = 0; i < single->n && !code; i++) {
@@ -426,6 +439,7 @@ static enum err_code post_one(struct tokenizer_reading *r, const char *type, con
         return post_template(r, v, err);
     if (strcmp(type, "BertProcessing") != 0 && strcmp(type, "RobertaProcessing") != 0)
         return steps_unknown("post_processor", type, err);
+    r->pipeline.n_between = strcmp(type, "RobertaProcessing") == 0 ? 2 : 1;
     enum err_code code = post_pair(r, v, "cls", &r->pipeline.head, err);
     return code ? code : post_pair(r, v, "sep", &r->pipeline.tail, err);
 }

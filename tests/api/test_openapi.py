@@ -205,7 +205,7 @@ REFUSALS = [
     r"background: needs store", r"instruction: needs texts, not token ids", r"input: has no message",
     # the model's: its vocabulary, context and size
     r"'.*' is not a token id", r"the prompt has no tokens", r"maximum context length", r"no fill-in-the-middle tokens", r"dimensions: \d+, this",
-    r"(\]|input): it has no tokens", r"texts for \d+: 1 to",
+    r"(\]|input): it has no tokens", r"texts for \d+: 1 to", r"truncate_prompt_tokens: -?\d+; what stands",
     # characters are counted there, bytes here; single precision
     r"(stop|stop_sequences|tools\[\d+\]): (a string of \d+ bytes|needs a function with a name)", r"minimum: must be below 0", r"the name is no name",
     # ids of what is not there

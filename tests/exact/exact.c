@@ -162,13 +162,14 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
     return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
 }
 
-static bool is_embedder; /* the model at hand makes embeddings alone */
+static bool is_embedder; /* the model at hand writes no answers: embeddings or labels alone ... */
+static bool is_whole;    /* ... and reads both ways */
 
-/* A text is not cut, and nothing of it is kept. */
+/* A text that is read both ways is not cut, and nothing of it is kept. */
 static bool is_for_texts(const struct scenario *s)
 {
-    return (s->schedule == SCHEDULE_ALONE && s->chunk == 0) || s->schedule == SCHEDULE_MIXED ||
-           s->schedule == SCHEDULE_PREEMPTED;
+    return (s->schedule == SCHEDULE_ALONE && (s->chunk == 0 || !is_whole)) ||
+           s->schedule == SCHEDULE_MIXED || s->schedule == SCHEDULE_PREEMPTED;
 }
 
 /* --- requests --- */
@@ -384,8 +385,8 @@ static void run_scenario(struct lab *lab, const struct exact_model *m, const str
     struct buf records[EXACT_REQUESTS_MAX];
     int32_t ids[EXACT_ANSWER_MAX];
     struct err err;
-    int n = lab->engine->info.is_embedder ? requests_embed(requests, m, lab->n_vocab)
-                                          : n_requests_of(m, c, requests_init(requests, m, lab));
+    int n = is_embedder ? requests_embed(requests, m, lab->n_vocab)
+                        : n_requests_of(m, c, requests_init(requests, m, lab));
     for (int i = 0; i < n; i++)
         buf_init(&records[i], MEM_CAT_BASE, (size_t)1 << 22);
     if (scenario_run(lab, s, requests, n, records, &err)) {
@@ -489,7 +490,8 @@ static void run_config(const struct exact_model *m, const char *path, const stru
         fail(m->name, c->name, "load", err.text);
         return;
     }
-    is_embedder = lab.engine->info.is_embedder;
+    is_whole = lab.engine->info.is_embedder;
+    is_embedder = is_whole || lab.engine->info.n_labels > 0;
     if (is_base && !is_embedder) {
         struct exact_request req;
         request_init(&req, "greedy", m, lab.n_vocab, 0);
@@ -577,7 +579,7 @@ static void run_model(const struct exact_model *m)
             run_config(m, path, &all[c], false);
     if (m->has_caches && !is_writing)
         run_caches(m, path);
-    if (m->is_family && is_embedder)
+    if (m->is_family && is_whole)
         printf("family %s: batch %d of %d, mask %d of %d\n", m->name, columns[COLUMN_BATCH].n_equal,
                columns[COLUMN_BATCH].n, columns[COLUMN_MASK].n_equal, columns[COLUMN_MASK].n);
     else if (m->is_family)

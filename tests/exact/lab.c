@@ -375,7 +375,7 @@ static enum err_code mixed_join(struct mixed *m, struct err *err)
     if (!code && !stranger->is_open && dice % 3 == 0) {
         m->stranger = m->requests[dice % (uint32_t)m->n];
         m->stranger.engine.hidden = m->stranger.hidden; /* of a model that makes embeddings alone */
-        if (!m->lab->engine->info.is_embedder) {
+        if (!m->lab->engine->info.is_embedder && m->lab->engine->info.n_labels == 0) {
             request_make_leader(&m->stranger.engine);
             m->stranger.engine.prompt += 3;
             m->stranger.engine.n_prompt -= 3;

@@ -153,14 +153,16 @@ static enum err_code lab_run(struct family_lab *lab, struct err *err)
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
-/* The text's embedding, beside which no logits are. */
+/* The text's embedding (or labels), beside which no logits are. */
 static enum err_code lab_embed(struct family_lab *lab, struct err *err)
 {
     int32_t ids[ROWS_MAX];
     const struct json *want = json_get(&lab->doc.root, "embedding");
     int n = read_ids(json_get(&lab->doc.root, "prompt"), ids, 0);
+    int n_out = lab->on.model->is_two_way ? 1 : n; /* a decoder's layers are compared by rows */
+    int64_t n_embd = lab->on.model->n_embd;
     struct runner_item item = {
-        .ids = ids, .n = n, .n_out = 1, .wants_hidden = true, .has_no_head = true
+        .ids = ids, .n = n, .n_out = n_out, .wants_hidden = true, .has_no_head = true
     };
     enum err_code code = runner_open(lab->on.runner, &item.seq, err);
     if (!code)
@@ -169,9 +171,9 @@ static enum err_code lab_embed(struct family_lab *lab, struct err *err)
         code = runner_step(lab->on.runner, &item, 1, err);
     if (code)
         return code;
-    lab->logits = row_error(want, item.hidden, lab->on.model->n_embd);
+    lab->logits = row_error(want, item.hidden + (n_out - 1) * n_embd, n_embd);
     buf_reset(&lab->bits);
-    buf_add(&lab->bits, (const char *)item.hidden, (size_t)lab->on.model->n_embd * sizeof(float));
+    buf_add(&lab->bits, (const char *)item.hidden, (size_t)n_out * (size_t)n_embd * sizeof(float));
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;
 }
 
@@ -190,7 +192,8 @@ static enum err_code lab_form(struct family_lab *lab, const char *path, struct e
     lab->n_taps = lab->n_equal = lab->n_greedy = 0;
     enum err_code code = lab_open(lab, path, err);
     if (!code)
-        code = lab->on.model->is_two_way ? lab_embed(lab, err) : lab_run(lab, err);
+        code = lab->has_golden && json_get(&lab->doc.root, "embedding") ? lab_embed(lab, err)
+                                                                        : lab_run(lab, err);
     lab->n_layers = lab->on.model ? lab->on.model->n_layers : 0;
     golden_lab_close(&lab->on);
     return code;

@@ -1,11 +1,12 @@
-"""Goldens of models that make embeddings: BERT with its three poolings, RoBERTa, Nomic's BERT, EmbeddingGemma with and without its
-dense layers."""
+"""Goldens of models that make embeddings or labels: BERT with its three poolings, RoBERTa, Nomic's BERT, EmbeddingGemma with and without
+its dense layers, Qwen3-Embedding; RoBERTa and Qwen3 as rerankers with a classifier."""
 
 import json
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (BertConfig, BertModel, Gemma3TextConfig, Gemma3TextModel, NomicBertConfig, NomicBertModel, RobertaConfig,
+from transformers import (BertConfig, BertModel, Gemma3TextConfig, Gemma3TextModel, NomicBertConfig, NomicBertModel, Qwen3Config,
+                          Qwen3ForSequenceClassification, Qwen3Model, RobertaConfig, RobertaForSequenceClassification,
                           RobertaModel)
 
 from case import Case
@@ -13,6 +14,8 @@ from case import Case
 SIZE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=512)
 GEMMA = SIZE | dict(num_hidden_layers=7, num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, sliding_window=24,
                     use_bidirectional_attention=True)
+QWEN3 = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+             max_position_embeddings=512, rms_norm_eps=1e-6, tie_word_embeddings=True)
 
 
 def mean(model, ids):
@@ -49,7 +52,7 @@ def pooled(mode, arch, has_dense=False):
         modules(folder, kinds + [("4_Normalize", "Normalize")])
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling/config.json").write_text(json.dumps(
-            {"word_embedding_dimension": 32, **{f"pooling_mode_{m}": m == mode for m in ("cls_token", "mean_tokens", "max_tokens")}}))
+            {"word_embedding_dimension": 32, **{f"pooling_mode_{m}": m == mode for m in ("cls_token", "mean_tokens", "max_tokens", "lasttoken")}}))
         for name, w in zip(("2_Dense", "3_Dense") if has_dense else (), dense_weights()):
             (folder / name).mkdir()
             (folder / name / "config.json").write_text(json.dumps(
@@ -87,6 +90,14 @@ def nomic_published(folder):
     return pooled("mean_tokens", "NomicBertModel")(folder)
 
 
+def last(model, ids):
+    return model(ids).last_hidden_state[:, -1]
+
+
+def labels(model, ids):
+    return model(ids).logits
+
+
 def bert_layers(model):
     return model.encoder.layer
 
@@ -108,4 +119,10 @@ CASES = [
          publish=pooled("mean_tokens", "Gemma3TextModel"), embed=mean),
     Case("embeddinggemma-dense", lambda: Gemma3TextConfig(**GEMMA), make=Gemma3TextModel, layers=gemma_layers, seed=6,
          publish=pooled("mean_tokens", "Gemma3TextModel", has_dense=True), embed=mean_dense),
+    Case("qwen3-embedding", lambda: Qwen3Config(**QWEN3), make=Qwen3Model, layers=gemma_layers, seed=7,
+         publish=pooled("lasttoken", "Qwen3Model"), embed=last),
+    Case("roberta-rank", lambda: RobertaConfig(**SIZE | dict(max_position_embeddings=514), type_vocab_size=1, num_labels=1),
+         make=RobertaForSequenceClassification, layers=lambda m: m.roberta.encoder.layer, seed=8, embed=labels),
+    Case("qwen3-rank", lambda: Qwen3Config(**QWEN3, num_labels=1, pad_token_id=0), make=Qwen3ForSequenceClassification, seed=9,
+         publish=lambda folder: "Qwen3ForCausalLM", embed=labels),
 ]

@@ -136,10 +136,16 @@ def convert(folder, arch, out, is_quantised):
     from conversion import get_model_class
     logging.disable(logging.WARNING)
     cls = get_model_class(arch)
-    cls = type(cls.__name__, (cls,), {"set_vocab": write_vocab, "model_arch": cls.model_arch, "no_mtp": True})
+
+    def name_of(self, name, *args, **kwargs):  # the head of Qwen3ForSequenceClassification, which the converter does not know
+        return "cls.output.weight" if name == "score.weight" else cls.map_tensor_name(self, name, *args, **kwargs)
+
+    ours = {"set_vocab": write_vocab, "model_arch": cls.model_arch, "no_mtp": True, "map_tensor_name": name_of,
+            "_is_qwen3_reranker": lambda self: False}  # the vocabulary here has no yes
+    with_vocab = type(cls.__name__, (cls,), ours)
     with torch.inference_mode():
         kind = gguf.LlamaFileType.MOSTLY_Q8_0 if is_quantised else gguf.LlamaFileType.MOSTLY_F16
-        cls(folder, kind, out, model_name=f"tiny {out.stem}", sentence_transformers_dense_modules=True).write()
+        with_vocab(folder, kind, out, model_name=f"tiny {out.stem}", sentence_transformers_dense_modules=True).write()
 
 
 def make(case):
