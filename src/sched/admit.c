@@ -170,7 +170,7 @@ static void sched_park(struct sched *s, struct sched_row *row)
         row->n_again = row->n_fed;
     row->n_fed = row->n_promised = 0;
     row->n_kept = row->result.n_tokens;
-    row->is_parked = true;
+    row->is_parked = row->asks_disk = true;
     row->result.n_preempted++;
     s->stats.preempted++;
     if (trace_is_on() && row->request->trace != 0)
@@ -327,6 +327,15 @@ static bool sched_is_memory_held(const struct sched *s)
     return false;
 }
 
+/* Ask the disk for more of the row's ids. */
+static void sched_fetch(struct sched *s, struct sched_row *row)
+{
+    row->is_fetching = s->engine->ops->fetch && s->engine->ops->fetch(s->engine, row->row);
+    s->stats.disk_waits += row->is_fetching;
+    if (row->is_fetching) /* from here on there is a time at which the engine stops waiting */
+        s->tend_us = s->engine->ops->tend(s->engine);
+}
+
 /* False: nobody behind it starts either. */
 static bool sched_start_request(struct sched *s, struct sched_request *r)
 {
@@ -346,8 +355,7 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
         sched_drop_waiting(s, r, code, err.text);
         return true;
     }
-    row->is_fetching = s->engine->ops->fetch && s->engine->ops->fetch(s->engine, row->row);
-    s->stats.disk_waits += row->is_fetching;
+    sched_fetch(s, row);
     if (!row->is_fetching && !sched_let_in(s, row, &err)) {
         s->engine->ops->close(s->engine, row->row);
         if (sched_is_memory_held(s))
@@ -367,11 +375,26 @@ static bool sched_start_request(struct sched *s, struct sched_request *r)
     return true;
 }
 
+/* What the row had taken may be on disk alone by now. Asked once there is memory for it, which is others' until the disk is read. */
+static void sched_ask_disk(struct sched *s, struct sched_row *row)
+{
+    s->engine->ops->rewind(s->engine, row->row);
+    row->n_fed = row->n_promised = 0;
+    row->is_parked = true;
+    row->asks_disk = false;
+    sched_fetch(s, row);
+}
+
 /* False: not now, and nobody behind it is let in before it. */
 static bool sched_resume_row(struct sched *s, struct sched_row *row)
 {
     struct err err;
-    if (sched_let_in(s, row, &err))
+    bool is_in = sched_let_in(s, row, &err);
+    if (is_in && row->asks_disk) {
+        sched_ask_disk(s, row);
+        is_in = row->is_fetching || sched_let_in(s, row, &err);
+    }
+    if (is_in)
         return true;
     if (sched_is_memory_held(s))
         return false;

@@ -34,7 +34,8 @@ struct sched_row {
     int32_t n_kept;   /* tokens emitted by then */
     bool is_paused;   /* its reader is slow */
     bool is_parked;   /* has no memory; waits for some, or for: */
-    bool is_fetching; /* more of its prompt, from disk */
+    bool is_fetching; /* more of its ids, from disk */
+    bool asks_disk;   /* before it goes on: memory may have lost what it had */
     bool is_new;      /* it has not been let in yet */
     bool is_done;     /* retired before the next step */
     int64_t opened_us, first_token_us, last_token_us;

@@ -69,33 +69,36 @@ static const struct exact_model models[] = {
 };
 
 static const struct lab_config configs[] = {
-    { "ref", "ref", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE },
-    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE },
-    { "cpu, guesses right", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_RIGHT },
-    { "cpu, guesses wrong", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_WRONG },
-    { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM },
-    { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP },
-    { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO },
+    { "ref", "ref", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, false },
+    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, false },
+    { "cpu, guesses right", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_RIGHT, false },
+    { "cpu, guesses wrong", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_WRONG, false },
+    { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, false },
+    { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP, false },
+    { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO, false },
+    { "cpu, disk", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, true },
+    { "cpu, disk, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, true },
+    { "cpu, disk, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, true },
 };
 
 /* The GPU's: the plain kernels are the base. */
 static const struct lab_config gpu_configs[] = {
-    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE },
-    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_NONE },
-    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE },
-    { "cuda, guesses right", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_RIGHT },
-    { "cuda, guesses random", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM },
-    { "cuda, lookup", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_LOOKUP },
+    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
+    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_NONE, false },
+    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE, false },
+    { "cuda, guesses right", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_RIGHT, false },
+    { "cuda, guesses random", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM, false },
+    { "cuda, lookup", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_LOOKUP, false },
 };
 static bool is_gpu; /* --device cuda */
 
@@ -108,6 +111,8 @@ static const struct scenario scenarios[] = {
     { "shared half", SCHEDULE_FORKED, 50 },   { "warm", SCHEDULE_WARM, 100 },
     { "warm half", SCHEDULE_WARM, 50 },       { "warm end", SCHEDULE_WARM, -50 },
     { "killed 1", SCHEDULE_KILLED, 1 },       { "killed 2", SCHEDULE_KILLED, 2 },
+    { "disk-warm", SCHEDULE_DISK, 100 },      { "disk-warm half", SCHEDULE_DISK, 50 },
+    { "disk-warm end", SCHEDULE_DISK, -50 },  { "disk-warm mixed", SCHEDULE_DISK_MIXED, 1 },
 };
 
 /* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from
@@ -145,8 +150,14 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
     bool is_second = (s->schedule == SCHEDULE_PREEMPTED && s->chunk > 1) ||
                      (s->schedule == SCHEDULE_KILLED && s->chunk > 1) ||
                      (s->schedule == SCHEDULE_FORKED && s->chunk < 100);
+    bool is_of_disk = s->schedule == SCHEDULE_DISK || s->schedule == SCHEDULE_DISK_MIXED;
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
+    if (c->has_disk != is_of_disk)
+        return c->has_disk && s->chunk == 1 &&
+               (s->schedule == SCHEDULE_PREEMPTED || s->schedule == SCHEDULE_KILLED);
+    if (c->has_disk)
+        return true;
     if (c->drafts != DRAFTS_NONE)
         return s->schedule != SCHEDULE_FORKED &&
                (s->schedule == SCHEDULE_ALONE ? s->chunk == 0
@@ -526,7 +537,7 @@ static void run_cache_cell(const struct exact_model *m, const char *path,
     char name[64];
     struct lab lab;
     struct err err;
-    struct lab_config c = { name, k->backend, k->level, k->threads, type, 0, DRAFTS_NONE };
+    struct lab_config c = { name, k->backend, k->level, k->threads, type, 0, DRAFTS_NONE, false };
     snprintf(name, sizeof(name), "%s %s %d, cache %s", k->backend, k->level ? k->level : "auto",
              k->threads, dtype_info(type)->name);
     enum err_code code = lab_open(&lab, path, &c, &err);

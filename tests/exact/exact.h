@@ -30,6 +30,7 @@ struct lab_config {
     enum dtype cache_type;
     int32_t keep_pages; /* of the cache, for histories that rows may begin with */
     enum drafts drafts;
+    bool has_disk; /* what is kept is on disk too; needs keep_pages */
 };
 
 struct lab {
@@ -43,6 +44,8 @@ struct lab {
     bool keeps_plenty;
     struct engine_model_options options; /* of the engine */
     int64_t n_reused;                    /* ids that rows began with */
+    char disk_dir[32];                   /* "" = none */
+    int64_t n_read;                      /* files of it that came back */
     struct drafter *drafter;
     struct grammar_vocab *vocab;
     struct grammar *grammar;
@@ -84,6 +87,8 @@ enum schedule {
     SCHEDULE_PREEMPTED, /* the same, and rows give up their memory at random points */
     SCHEDULE_FORKED, /* each request begins with what a row of the same prompt has computed, chunk per cent of it */
     SCHEDULE_KILLED, /* each answer is cut at up to 3 random tokens; a new engine goes on from its ids; chunk is the seed */
+    SCHEDULE_DISK, /* as WARM, but a new engine has only the disk */
+    SCHEDULE_DISK_MIXED, /* the disk has all that one alone leaves; then MIXED: what a row has there comes back while others go on */
     SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise; below 0: that ended there */
 };
 

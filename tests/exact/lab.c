@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/ref.h"
+#include "lab_int.h"
 #include "sha.h"
 
 #include <stdio.h>
@@ -70,13 +71,14 @@ static enum err_code lab_compile(struct lab *lab, struct err *err)
     return code ? code : grammar_compile(&source, lab->vocab, &lab->grammar, NULL, err);
 }
 
-/* Of a page of the full layers, all together. */
+/* Of a page of the full layers, all together; of the windows', where there are no others. */
 static int64_t lab_page_bytes(const struct lab *lab, const struct lab_config *config)
 {
     const struct model *m = lab->model;
+    enum model_group group = m->has_group[MODEL_GROUP_FULL] ? MODEL_GROUP_FULL : MODEL_GROUP_WINDOW;
     int64_t bytes = 0;
     for (int64_t i = 0; i < m->n_layers; i++)
-        if (m->layers[i].group == MODEL_GROUP_FULL)
+        if (m->layers[i].group == group)
             bytes += (int64_t)m->be->ops->kv_page_bytes(m->be, config->cache_type,
                                                         (int)m->n_kv_heads, (int)m->head_dim);
     return bytes;
@@ -115,9 +117,12 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
         o.drafter = lab->drafter;
         o.drafts_always = config->drafts != DRAFTS_NONE && config->drafts != DRAFTS_LOOKUP_AUTO;
+        if (config->has_disk && !lab->model->is_two_way)
+            code = lab_disk_open(lab, &o, err);
         lab->options = o;
-        code = engine_model_new(&o, &lab->engine, err);
     }
+    if (!code)
+        code = engine_model_new(&lab->options, &lab->engine, err);
     if (code)
         lab_close(lab);
     return code;
@@ -127,6 +132,7 @@ void lab_close(struct lab *lab)
 {
     if (lab->engine)
         lab->engine->ops->free(lab->engine);
+    lab_disk_close(lab);
     if (lab->drafter)
         lab->drafter->ops->free(lab->drafter);
     grammar_unref(lab->grammar);
@@ -198,17 +204,6 @@ static void record_end(struct buf *record, const struct exact_request *req, int3
         buf_add(record, e->hidden, (size_t)n_embd * sizeof(*e->hidden));
 }
 
-/* A row of a running scenario. */
-struct runner_row {
-    row_id row;
-    bool is_open;
-    const struct exact_request *req;
-    int32_t n_emitted;
-    int32_t pending; /* ids to take */
-    int32_t n_embd;
-    int n_preempted;
-};
-
 static enum err_code row_open(struct lab *lab, const struct exact_request *req,
                               struct runner_row *row, struct err *err)
 {
@@ -228,12 +223,30 @@ static void row_reuse(struct lab *lab, struct runner_row *row)
     lab->n_reused += n;
 }
 
+enum err_code row_begin(struct lab *lab, struct runner_row *row, struct err *err)
+{
+    row->is_fetching = false;
+    if ( row->pending == row->req->engine.n_prompt + row->n_emitted)
+        row_reuse(lab, row);
+    return lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
+}
+
+/* As row_begin, once the disk has been asked. */
 static enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code,
                               struct err *err)
 {
-    if (!code && row->pending == row->req->engine.n_prompt + row->n_emitted)
-        row_reuse(lab, row);
-    return code ? code : lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
+    if (!code)
+        lab_disk_fetch(lab, row, true);
+    return code ? code : row_begin(lab, row, err);
+}
+
+/* The same, but the row waits for the disk while others go on. */
+static enum err_code row_join(struct lab *lab, struct runner_row *row, enum err_code code,
+                              struct err *err)
+{
+    if (!code)
+        lab_disk_fetch(lab, row, false);
+    return code || row->is_fetching ? code : row_begin(lab, row, err);
 }
 
 /* What a step said of a row. record may be NULL. */
@@ -251,15 +264,15 @@ static void row_take(struct lab *lab, struct runner_row *row, const struct engin
     }
 }
 
-static void row_close(struct lab *lab, struct runner_row *row)
+void row_close(struct lab *lab, struct runner_row *row)
 {
     if (row->is_open)
         lab->engine->ops->close(lab->engine, row->row);
     row->is_open = false;
 }
 
-static enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exact_request *req,
-                               struct buf *record, struct err *err)
+enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exact_request *req,
+                        struct buf *record, struct err *err)
 {
     struct runner_row row;
     struct engine_result res = { 0 };
@@ -368,7 +381,7 @@ static enum err_code mixed_join(struct mixed *m, struct err *err)
     enum err_code code = ERR_OK;
     for (int i = 0; i < m->n && !code; i++)
         if (!m->rows[i].is_open && !m->is_done[i] && mixed_random(m, 100 + (uint32_t)i) % 5 == 0)
-            code = row_grow(m->lab, &m->rows[i],
+            code = row_join(m->lab, &m->rows[i],
                             row_open(m->lab, &m->requests[i], &m->rows[i], err), err);
     struct runner_row *stranger = &m->rows[m->n];
     uint32_t dice = mixed_random(m, 200);
@@ -380,7 +393,7 @@ static enum err_code mixed_join(struct mixed *m, struct err *err)
             m->stranger.engine.prompt += 3;
             m->stranger.engine.n_prompt -= 3;
         }
-        code = row_grow(m->lab, stranger, row_open(m->lab, &m->stranger, stranger, err), err);
+        code = row_join(m->lab, stranger, row_open(m->lab, &m->stranger, stranger, err), err);
     } else if (stranger->is_open && dice % 11 == 0) {
         row_close(m->lab, stranger);
     }
@@ -395,7 +408,7 @@ static int32_t mixed_plan(const struct mixed *m, struct engine_work *work, int *
     for (int k = 0; k <= m->n; k++) {
         int i = (first + k) % (m->n + 1);
         const struct runner_row *row = &m->rows[i];
-        if (!row->is_open || room == 0 || mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
+        if (!row->is_open || row->is_fetching || room == 0 || mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
             continue;
         int32_t take = 1 + (int32_t)(mixed_random(m, 500 + (uint32_t)i) % 40);
         if (m->lab->engine->info.is_embedder) /* a text is one step */
@@ -417,13 +430,25 @@ static enum err_code mixed_preempt(struct mixed *m, struct err *err)
     enum err_code code = ERR_OK;
     for (int i = 0; i <= m->n && m->is_preempting && !code; i++) {
         struct runner_row *row = &m->rows[i];
-        if (!row->is_open || row->n_preempted == 4 || mixed_random(m, 600 + (uint32_t)i) % 12 != 0)
+        if (!row->is_open || row->is_fetching || row->n_preempted == 4 || mixed_random(m, 600 + (uint32_t)i) % 12 != 0)
             continue;
         m->lab->engine->ops->rewind(m->lab->engine, row->row);
         row->pending = row->req->engine.n_prompt + row->n_emitted;
         row->n_preempted++;
-        code = row_grow(m->lab, row, runner_check(engine_model_runner(m->lab->engine), err), err);
+        code = row_join(m->lab, row, runner_check(engine_model_runner(m->lab->engine), err), err);
     }
+    return code;
+}
+
+/* What came back from disk, for rows that waited for it. */
+static enum err_code mixed_tend(struct mixed *m, struct err *err)
+{
+    enum err_code code = ERR_OK;
+    lab_disk_tend(m->lab);
+    for (int i = 0; i <= m->n && !code; i++)
+        if (m->rows[i].is_open && m->rows[i].is_fetching &&
+            !m->lab->engine->ops->is_fetching(m->lab->engine, m->rows[i].row))
+            code = row_begin(m->lab, &m->rows[i], err);
     return code;
 }
 
@@ -432,7 +457,9 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
     struct engine_work work[EXACT_REQUESTS_MAX + 1];
     struct engine_result res[EXACT_REQUESTS_MAX + 1];
     int which[EXACT_REQUESTS_MAX + 1];
-    enum err_code code = mixed_join(m, err);
+    enum err_code code = mixed_tend(m, err);
+    if (!code)
+        code = mixed_join(m, err);
     if (!code)
         code = mixed_preempt(m, err);
     int32_t n = code ? 0 : mixed_plan(m, work, which);
@@ -453,9 +480,9 @@ static enum err_code mixed_turn(struct mixed *m, struct buf *records, struct err
     return code;
 }
 
-static enum err_code mixed_run(struct lab *lab, const struct scenario *sc,
-                               const struct exact_request *requests, int n, struct buf *records,
-                               struct err *err)
+enum err_code mixed_run(struct lab *lab, const struct scenario *sc,
+                        const struct exact_request *requests, int n, struct buf *records,
+                        struct err *err)
 {
     static struct mixed m;
     enum err_code code = ERR_OK;
@@ -476,8 +503,8 @@ static enum err_code mixed_run(struct lab *lab, const struct scenario *sc,
 /* --- forks --- */
 
 /* A row that has taken the request's prompt: all of it, or the first percent of it and then other ids. */
-static enum err_code fork_lead(struct lab *lab, struct exact_request *lead, int32_t percent,
-                               struct runner_row *row, struct err *err)
+enum err_code fork_lead(struct lab *lab, struct exact_request *lead, int32_t percent,
+                        struct runner_row *row, struct err *err)
 {
     request_make_leader(&lead->engine);
     lead->engine.prompt = lead->prompt;
@@ -547,13 +574,12 @@ static enum err_code warm_run(struct lab *lab, int32_t percent, const struct exa
     return code ? code : alone_run(lab, 7, req, record, err);
 }
 
-/* Windows and states are found only where a row has ended, and where there is room for theirs; without a full layer nothing is kept. */
+/* Windows and states are found only where a row has ended, and where there is room for theirs. */
 static bool lab_must_reuse(const struct lab *lab, const struct scenario *sc)
 {
     bool has_ends =
         lab->model->has_group[MODEL_GROUP_WINDOW] || lab->model->has_group[MODEL_GROUP_STATE];
-    return lab->model->has_group[MODEL_GROUP_FULL] &&
-           (!has_ends || (sc->chunk < 0 && lab->keeps_plenty));
+    return !has_ends || (sc->chunk < 0 && lab->keeps_plenty);
 }
 
 enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
@@ -578,6 +604,12 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
             code = warm_run(lab, sc->chunk, &requests[i], &records[i], err);
         if (!code && lab->n_reused == 0 && lab_must_reuse(lab, sc))
             code = err_set(err, ERR_STATE, "no request began with what was kept");
+        return code;
+    case SCHEDULE_DISK:
+    case SCHEDULE_DISK_MIXED:
+        code = disk_run(lab, sc, requests, n, records, err);
+        if (!code && lab->n_read == 0 && lab_must_reuse(lab, sc))
+            code = err_set(err, ERR_STATE, "nothing came from disk");
         return code;
     case SCHEDULE_FORKED:
         for (int i = 0; i < n && !code; i++)

@@ -1,5 +1,6 @@
 #include "support/engine_script.h"
 #include "base/buf.h"
+#include "base/clock.h"
 #include "engine/guide.h"
 #include "support/byte_vocab.h"
 #include "json/json.h"
@@ -19,6 +20,9 @@ struct script_row {
     int32_t *ids;      /* [n_prompt] */
     int32_t n_prompt, n_fed, n_tokens, max_tokens;
     int32_t n_pages; /* promised */
+    int32_t n_saved; /* ids that the disk has */
+    int32_t n_back;  /* of them, those that came back from there */
+    int64_t back_us; /* clock_us() at which they do; 0 = none are waited for */
     struct engine_token *scores;
     int32_t n_scored; /* entries that are filled: never again, whoever asked may read them */
     int32_t n_score_top;
@@ -38,7 +42,7 @@ struct engine_script {
     struct engine engine;
     struct engine_script_config config;
     struct script_row *rows; /* [max_rows] */
-    _Atomic int32_t n_open, n_promised;
+    _Atomic int32_t n_open, n_promised, n_fetches;
 };
 
 #define SCRIPT_PAGE_TOKENS 64
@@ -227,7 +231,24 @@ static int32_t script_share(struct engine *e, row_id id, row_id from_id)
 
 static int32_t script_reuse(struct engine *e, row_id id)
 {
-    return 0;
+    struct script_row *row = &((struct engine_script *)e)->rows[id];
+    return row->n_fed = row->n_back;
+}
+
+static bool script_is_fetching(const struct engine *e, row_id id)
+{
+    return ((const struct engine_script *)e)->rows[id].back_us != 0;
+}
+
+static bool script_fetch(struct engine *e, row_id id)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    struct script_row *row = &s->rows[id];
+    BUG_ON(row->n_fed > 0 || row->n_pages > 0);
+    row->n_back = 0; /* others have had its memory */
+    if (s->config.fetch_us > 0 && row->n_saved > 0)
+        row->back_us = clock_us() + s->config.fetch_us;
+    return row->back_us != 0;
 }
 
 static void script_rewind(struct engine *e, row_id id)
@@ -235,7 +256,10 @@ static void script_rewind(struct engine *e, row_id id)
     struct engine_script *s = (struct engine_script *)e;
     struct script_row *row = &s->rows[id];
     s->n_promised -= row->n_pages;
-    row->n_pages = row->n_fed = 0;
+    if (row->n_fed > row->n_saved)
+        row->n_saved = row->n_fed;
+    row->n_pages = row->n_fed = 0; /* what came back is kept */
+    row->back_us = 0;
 }
 
 static void script_usage(const struct engine *e, struct engine_usage *out)
@@ -358,10 +382,24 @@ static void script_free(struct engine *e)
     mem_free(MEM_CAT_SERVER, s);
 }
 
-/* A disk that is always done. */
+/* A disk on which all is durable. */
 static int64_t script_tend(struct engine *e)
 {
-    return 0;
+    struct engine_script *s = (struct engine_script *)e;
+    int64_t now = clock_us(), due = 0;
+    for (int32_t i = 0; i < e->info.max_rows; i++) {
+        struct script_row *row = &s->rows[i];
+        if (row->back_us == 0)
+            continue;
+        if (row->back_us > now) {
+            due = due == 0 || row->back_us < due ? row->back_us : due;
+            continue;
+        }
+        row->back_us = 0;
+        row->n_back = row->n_saved;
+        s->n_fetches++;
+    }
+    return due;
 }
 
 static void script_flush(struct engine *e)
@@ -387,6 +425,8 @@ static const struct engine_ops script_ops = {
     .rewind = script_rewind,
     .step = script_step,
     .close = script_close,
+    .fetch = script_fetch,
+    .is_fetching = script_is_fetching,
     .tend = script_tend,
     .flush = script_flush,
     .flush_is_over = script_flush_is_over,
@@ -425,4 +465,9 @@ int32_t engine_script_rows(const struct engine *e)
 int32_t engine_script_pages(const struct engine *e)
 {
     return ((const struct engine_script *)e)->n_promised;
+}
+
+int32_t engine_script_fetches(const struct engine *e)
+{
+    return ((const struct engine_script *)e)->n_fetches;
 }

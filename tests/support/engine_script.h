@@ -21,6 +21,7 @@ struct engine_script_config {
     int64_t prompt_us;       /* ... and so much more for each further token of a row in it */
     int32_t n_pages;         /* of 64 tokens; 0 = always enough */
     int32_t shift;           /* added to what it says: another model */
+    int64_t fetch_us;        /* what a row has lost comes back from disk in so long; 0 = never */
     const char *fingerprint; /* NULL: its usual one, which is of version 1 */
 };
 
@@ -29,5 +30,7 @@ struct engine *engine_script_new(const struct engine_script_config *config);
 /* Rows that are open now; pages that are promised. Thread: any. */
 int32_t engine_script_rows(const struct engine *e);
 int32_t engine_script_pages(const struct engine *e);
+/* Fetches that brought something. Thread: any. */
+int32_t engine_script_fetches(const struct engine *e);
 
 #endif

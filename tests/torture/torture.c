@@ -5,15 +5,19 @@
  *
  * A schedule starts an engine of random shape (rows, step size, a cache that is too small) and a scheduler with a random stall
  * bound, and throws requests at it at random moments: alone or as several choices of one prompt, of three keys and two priorities, some
- * as background work, some with a deadline; some are cancelled, some paused. What is compared: ids, logprob bits, alternatives, the bytes
+ * as background work, some with a deadline; some are cancelled, some paused. Where histories are kept, most schedules have a disk for them
+ * too: with files of the schedules before, with a cap that is too small, in part slow or failing at some call. What is compared: ids, logprob bits, alternatives, the bytes
  * that may be shown after each token, and how it ended; of one that was cut short, all that it said before. */
 #include "base/clock.h"
+#include "base/fio.h"
 #include "base/log.h"
 #include "base/philox.h"
 #include "cli/load.h"
 #include "engine/engine_model.h"
 #include "sched/sched.h"
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +28,7 @@
 #define LIVE_MAX   28 /* requests of one schedule */
 #define RECORD_MAX (1 << 20)
 #define WAIT_US    60000000
+#define FLUSH_ID   LIVE_MAX /* of an event that is no request's */
 
 struct kind {
     struct engine_request engine;
@@ -48,6 +53,8 @@ struct torture {
     int32_t n_tickets, n_over;
     int64_t n_events;
     int64_t n_whole, n_cut, n_wrong, preempted, shared, recomputed, steps;
+    char disk_dir[64];
+    int64_t files_written, files_read, disk_waits, disk_failed;
 };
 
 static struct engine_bytes stops[] = { { " the", 4 }, { "\n", 1 } };
@@ -146,12 +153,27 @@ static bool was_cut(const struct sched_finished *f)
            (f->err.code == ERR_CANCELLED || f->err.code == ERR_TIMEOUT);
 }
 
+/* --- the disk --- */
+
+static struct disk_trouble {
+    int64_t fail_at; /* of the calls to the disk, the one that fails; 0 = none */
+    int64_t sleep_us;
+    _Atomic int64_t n_calls;
+} trouble;
+
+static int disk_hook(void *arg, enum fio_op op, const char *path)
+{
+    if (trouble.sleep_us > 0)
+        clock_sleep_us(trouble.sleep_us);
+    return ++trouble.n_calls == trouble.fail_at ? op == FIO_READ ? EIO : ENOSPC : 0;
+}
+
 /* --- one scheduler --- */
 
 struct shape {
     struct torture *t;
     int32_t max_rows, max_step_rows;
-    int64_t kv_bytes, stall_us, keep_bytes;
+    int64_t kv_bytes, stall_us, keep_bytes, disk_bytes; /* disk 0: none */
 };
 
 static enum err_code shape_load(void *arg, struct engine **out, struct err *err)
@@ -165,6 +187,8 @@ static enum err_code shape_load(void *arg, struct engine **out, struct err *err)
                                       .n_ctx = CTX,
                                       .kv_bytes = s->kv_bytes,
                                       .keep_bytes = s->keep_bytes,
+                                      .disk_dir = s->disk_bytes > 0 ? s->t->disk_dir : NULL,
+                                      .disk_bytes = s->disk_bytes,
                                       .max_rows = s->max_rows,
                                       .max_step_rows = s->max_step_rows,
                                       .cache_type = DTYPE_F16 };
@@ -176,6 +200,8 @@ static bool torture_event(struct torture *t, const struct sched_event *ev)
 {
     struct ticket *k = &t->tickets[ev->id];
     t->n_events++;
+    if (ev->kind == SCHED_EVENT_FLUSHED)
+        return ev->id == FLUSH_ID;
     if (ev->kind == SCHED_EVENT_TOKEN) {
         record_token(&k->record, &ev->token);
         return !k->is_over;
@@ -278,7 +304,9 @@ static enum err_code torture_submit(struct torture *t, struct sched *s, struct e
 
 static enum err_code torture_act(struct torture *t, struct sched *s, struct err *err)
 {
-    uint32_t dice = draw(t, 10);
+    uint32_t dice = draw(t, 11);
+    if (dice == 10)
+        return sched_flush(s, FLUSH_ID);
     if (dice < 7 || t->n_tickets == 0)
         return torture_submit(t, s, err);
     req_id id = draw(t, (uint32_t)t->n_tickets);
@@ -324,6 +352,10 @@ static enum err_code torture_check_end(struct torture *t, struct sched *s, struc
     t->preempted += st.preempted;
     t->recomputed += st.recomputed_tokens;
     t->steps += st.steps;
+    t->files_written += st.disk.written;
+    t->files_read += st.disk.read;
+    t->disk_waits += st.disk_waits;
+    t->disk_failed += st.disk.failed;
     for (int32_t g = 0; g < st.cache.n_groups; g++)
         if (st.cache.groups[g].n_free + st.cache.groups[g].n_kept != st.cache.groups[g].n_pages ||
             st.cache.groups[g].n_promised)
@@ -337,10 +369,8 @@ static enum err_code torture_check_end(struct torture *t, struct sched *s, struc
     return ERR_OK;
 }
 
-static enum err_code torture_run(struct torture *t, struct err *err)
+static struct shape torture_shape(struct torture *t)
 {
-    t->n_drawn = 0;
-    t->n_tickets = t->n_over = 0;
     int64_t page =
         64 * 2 * 2 * t->load.model->n_layers * t->load.model->n_kv_heads * t->load.model->head_dim;
     struct shape shape = { .t = t,
@@ -350,6 +380,19 @@ static enum err_code torture_run(struct torture *t, struct err *err)
     shape.kv_bytes = page * (CTX / 64 + draw(t, 4));
     shape.keep_bytes =
         page * draw(t, 3) * draw(t, 8); /* nothing in every third schedule and more */
+    if (shape.keep_bytes > 0 && draw(t, 4) > 0)
+        shape.disk_bytes = page * (4 + draw(t, 80));
+    trouble.n_calls = 0;
+    trouble.fail_at = draw(t, 4) == 0 ? 20 + draw(t, 300) : 0;
+    trouble.sleep_us = draw(t, 4) == 0 ? draw(t, 5000) : 0;
+    return shape;
+}
+
+static enum err_code torture_run(struct torture *t, struct err *err)
+{
+    t->n_drawn = 0;
+    t->n_tickets = t->n_over = 0;
+    struct shape shape = torture_shape(t);
     struct sched *s;
     enum err_code code = shape_start(&shape, &s, err);
     if (code)
@@ -406,8 +449,14 @@ static int torture_all(struct torture *t, uint32_t n_schedules)
            n_schedules, (long long)t->n_whole, (long long)t->n_cut, (long long)t->n_wrong,
            (long long)t->steps, (long long)t->preempted, (long long)t->recomputed,
            (long long)t->shared);
-    if (n_schedules >= 20 && (t->preempted == 0 || t->shared == 0 || t->n_cut == 0)) {
-        printf("the schedules never gave memory up, shared a prompt or cut an answer\n");
+    printf("disk: %lld files written, %lld read, %lld requests waited for them; it failed %lld "
+           "times\n",
+           (long long)t->files_written, (long long)t->files_read, (long long)t->disk_waits,
+           (long long)t->disk_failed);
+    if (n_schedules >= 20 &&
+        (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 || t->files_read == 0)) {
+        printf("the schedules never gave memory up, shared a prompt, cut an answer or read a "
+               "file\n");
         n_failed++;
     }
     printf("%d passed, %d failed, 0 skipped\n", n_passed, n_failed);
@@ -418,6 +467,7 @@ int main(int argc, char **argv)
 {
     static struct torture t;
     struct err err;
+    char command[96];
     uint32_t n_schedules = 30;
     log_set_level(LOG_LEVEL_WARN); /* not the memory table of every schedule */
     t.seed = (uint64_t)clock_wall_s();
@@ -436,7 +486,13 @@ int main(int argc, char **argv)
         printf("%s\n0 passed, 1 failed, 0 skipped\n", err.text);
         return 1;
     }
+    snprintf(t.disk_dir, sizeof(t.disk_dir), "/tmp/torture.XXXXXX");
+    if (!mkdtemp(t.disk_dir))
+        t.disk_dir[0] = '\0'; /* said by the first schedule that wants it */
+    fio_set_hook(disk_hook, NULL);
     int rc = torture_all(&t, n_schedules);
+    snprintf(command, sizeof(command), "rm -rf '%s'", t.disk_dir);
+    rc = system(command) == 0 ? rc : 1;
     for (int i = 0; i < KINDS; i++)
         for (int c = 0; c < CHOICES; c++)
             buf_release(&t.kinds[i].alone[c]);

@@ -175,6 +175,32 @@ static void rows_give_up_memory_and_lose_nothing(void **state)
     world_stop(&w);
 }
 
+/* Rows that gave up their memory ask the disk for what they had, while others go on, and compute none of it again. */
+static void rows_that_gave_up_memory_ask_the_disk(void **state)
+{
+    struct world w = {
+        .script = { .n_ctx = 768, .max_step_rows = 64, .n_pages = 12, .fetch_us = 3000 }
+    };
+    world_start(&w, 6, 100);
+    wait_ready(&w);
+    for (req_id id = 0; id < 6; id++)
+        submit_wish(&w, id, "!count 300", (struct wish){ .key = id % 3 });
+    wait_ended(&w, 6);
+    int32_t n_preempted = 0;
+    for (req_id id = 0; id < 6; id++) {
+        assert_outcome(id, FINISH_END, NULL);
+        for (int i = 0; i < 300; i++)
+            assert_int_equal(outcomes[id].text[i], '0' + i % 10);
+        n_preempted += outcomes[id].end.n_preempted;
+    }
+    struct sched_stats st = stats(&w);
+    assert_true(n_preempted > 0);
+    assert_int_equal(engine_script_fetches(w.engine), n_preempted);
+    assert_int_equal(st.disk_waits, n_preempted);
+    assert_int_equal(st.recomputed_tokens, 0);
+    world_stop(&w);
+}
+
 /* The least entitled row gives way, though it is not the newest of all. */
 static void the_least_entitled_row_gives_way(void **state)
 {
@@ -349,6 +375,7 @@ int main(void)
         cmocka_unit_test(background_work_waits_for_an_idle_engine_and_rests_when_it_is_not),
         cmocka_unit_test(deadlines_end_requests_wherever_they_are),
         cmocka_unit_test(rows_give_up_memory_and_lose_nothing),
+        cmocka_unit_test(rows_that_gave_up_memory_ask_the_disk),
         cmocka_unit_test(the_least_entitled_row_gives_way),
         cmocka_unit_test(a_slow_readers_memory_is_lent),
         cmocka_unit_test(background_work_does_not_rest_on_memory_that_is_waited_for),
