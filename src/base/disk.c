@@ -10,6 +10,7 @@ static void *disk_run(void *arg)
 {
     struct disk *d = arg;
     struct disk_job *job;
+    pthread_setname_np(pthread_self(), "disk");
     while (queue_pop(&d->jobs, &job) == ERR_OK)
         job->run(job);
     return NULL;

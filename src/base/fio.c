@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define FIO_BLOCK 4096 /* multiples of it suit every device */
+
 static fio_hook hook;
 static void *hook_arg;
 
@@ -32,7 +34,16 @@ int fio_open(const char *path, int flags, mode_t mode)
     do
         fd = open(path, flags | O_CLOEXEC, mode);
     while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == EINVAL && flags & O_DIRECT)
+        return fio_open(path, flags & ~O_DIRECT, mode);
     return fd;
+}
+
+/* A call has failed as it does where it cannot be made directly: go on through the system's cache. */
+static bool fio_leave_direct(int fd)
+{
+    int flags = errno == EINVAL ? fcntl(fd, F_GETFL) : 0;
+    return flags > 0 && flags & O_DIRECT && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
 }
 
 ssize_t fio_read(int fd, const char *path, void *to, size_t n, off_t offset)
@@ -42,7 +53,7 @@ ssize_t fio_read(int fd, const char *path, void *to, size_t n, off_t offset)
         return -1;
     while (done < n) {
         ssize_t k = pread(fd, (char *)to + done, n - done, offset + (off_t)done);
-        if (k < 0 && errno == EINTR)
+        if (k < 0 && (errno == EINTR || fio_leave_direct(fd)))
             continue;
         if (k < 0)
             return -1;
@@ -57,7 +68,7 @@ static bool fio_write_all(int fd, const char *from, size_t n, off_t offset)
 {
     while (n > 0) {
         ssize_t k = pwrite(fd, from, n, offset);
-        if (k < 0 && errno == EINTR)
+        if (k < 0 && (errno == EINTR || fio_leave_direct(fd)))
             continue;
         if (k < 0)
             return false;
@@ -75,6 +86,8 @@ static bool fio_write_all(int fd, const char *from, size_t n, off_t offset)
 bool fio_write(int fd, const char *path, const void *from, size_t n, off_t offset)
 {
     size_t half = hook ? n / 2 : n;
+    if (hook && half >= FIO_BLOCK)
+        half -= half % FIO_BLOCK;
     if (!fio_may(FIO_WRITE, path) || !fio_write_all(fd, from, half, offset))
         return false;
     return half == n || (fio_may(FIO_WRITE, path) && fio_write_all(fd, (const char *)from + half,

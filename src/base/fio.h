@@ -2,6 +2,7 @@
  *
  * Without a hook these are the system's calls, retried where a signal cut them short; a write that comes back short goes on until it
  * fails. With one it is asked before each call; a write is made in two halves then, so that a file can be torn.
+ * O_DIRECT is a wish: where the file's system or a call's place and length do not allow it, the system's cache is used.
  * Thread: any; the hook is set before threads start. */
 #ifndef PLUMB_BASE_FIO_H
 #define PLUMB_BASE_FIO_H

@@ -51,8 +51,9 @@ struct runner_tier; /* runner_tier.c */
 
 /* What a sequence that has ended left of windows and states behind its first len tokens (0 = nothing is held). */
 struct runner_end {
-    bool is_due;  /* to be written to disk */
-    int32_t node; /* of the tree, in which the last of the tokens lies */
+    bool is_due;     /* to be written to disk */
+    bool is_flushed; /* a flush wants it there */
+    int32_t node;    /* of the tree, in which the last of the tokens lies */
     int32_t len;
     uint64_t age;
     struct kv_table tables[MODEL_GROUP_COUNT]; /* none of full layers: the tree has those */

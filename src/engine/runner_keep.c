@@ -25,7 +25,7 @@ static void end_drop(struct runner *r, struct runner_end *e)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &e->tables[g]);
     e->len = 0;
-    e->is_due = false;
+    e->is_due = e->is_flushed = false;
 }
 
 static int64_t end_bytes(const struct runner *r, const struct runner_end *e)

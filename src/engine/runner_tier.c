@@ -242,6 +242,38 @@ static void tend_writes(struct runner *r)
     tier_count_pending(t->tier, t->n_wishes + n_due);
 }
 
+/* --- flush --- */
+
+/* Has a file what the node holds? A partly used page may lie in one that goes on. */
+static bool node_is_on_disk(const struct runner_tier *t, int32_t node, const struct prefix_view *v)
+{
+    struct tier_record rec;
+    int32_t run = 0;
+    return v->n == P
+               ? tier_find(t->tier, t->keys[node], v->salt, NULL)
+               : tier_find_run(t->tier, parent_key(t, v), v->salt, v->ids, v->n, &rec, &run) &&
+                     run == v->n;
+}
+
+/* Is all there that the flush wanted? What gave way to a later file, under a cap that is too small, is not. */
+static bool flush_is_whole(struct runner *r)
+{
+    struct runner_tier *t = r->tier;
+    struct prefix_view v;
+    struct tier_record rec;
+    for (int32_t i = 0; i < r->prefix.n_slots; i++) /* what waits came later */
+        if (t->wish_at[i] == -1 && prefix_view(&r->prefix, i, &v) && (v.n == P || r->n_ends == 0) &&
+            !node_is_on_disk(t, i, &v))
+            return false;
+    for (int32_t i = 0; i < r->n_ends; i++) {
+        const struct runner_end *e = &r->ends[i];
+        if (e->is_flushed && prefix_view(&r->prefix, e->node, &v) &&
+            record_of_end(r, e, &v, &rec) && !tier_find(t->tier, rec.key, rec.salt, NULL))
+            return false;
+    }
+    return true;
+}
+
 /* --- turns --- */
 
 /* A job that came back. */
@@ -251,7 +283,8 @@ static void tend_done(struct runner *r, struct tier_job *job)
     if (job->op == TIER_OP_SYNC) {
         struct tier_stats s;
         tier_read_stats(t->tier, &s);
-        t->is_durable = job->err.code == ERR_OK && s.dropped == t->dropped_before;
+        t->is_durable =
+            job->err.code == ERR_OK && s.dropped == t->dropped_before && flush_is_whole(r);
         t->is_flush_over = true;
         t->is_flushing = t->is_syncing = false;
     } else if (job->op == TIER_OP_READ && t->active >= 0 &&
@@ -306,7 +339,7 @@ int64_t runner_tier_tend(struct runner *r)
     return due;
 }
 
-/* --- flush --- */
+/* --- asked from outside --- */
 
 void runner_flush(struct runner *r)
 {
@@ -318,14 +351,16 @@ void runner_flush(struct runner *r)
         return;
     for (int32_t i = 0; i < r->prefix.n_slots; i++)
         if (prefix_view(&r->prefix, i, &v) && (v.n == P || r->n_ends == 0) &&
-            !tier_find(t->tier, t->keys[i], v.salt, NULL)) {
+            !node_is_on_disk(t, i, &v)) {
             if (t->n_wishes == t->wish_cap)
                 wish_pack(t);
             wish_add(t, i);
         }
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
-        if (e->len > 0 && prefix_view(&r->prefix, e->node, &v) && record_of_end(r, e, &v, &rec))
+        e->is_flushed =
+            e->len > 0 && prefix_view(&r->prefix, e->node, &v) && record_of_end(r, e, &v, &rec);
+        if (e->is_flushed)
             e->is_due = !tier_find(t->tier, rec.key, rec.salt, NULL);
     }
     tier_read_stats(t->tier, &s);

@@ -77,9 +77,10 @@ static int32_t tier_jobs_of(size_t bytes)
     return n < 2 ? 2 : n > TIER_JOBS_MAX ? TIER_JOBS_MAX : (int32_t)n;
 }
 
+/* Of a file with so much payload. */
 static size_t tier_round(size_t bytes)
 {
-    return (TIER_HEADER_BYTES + bytes + 4095) / 4096 * 4096;
+    return (2 * TIER_HEADER_BYTES + bytes - 1) / TIER_HEADER_BYTES * TIER_HEADER_BYTES;
 }
 
 /* For each direction buffers of a node's size and two of an end's; one job without a buffer for SYNC. */
@@ -115,7 +116,7 @@ static enum err_code tier_alloc_jobs(struct tier *t, size_t end_bytes, struct er
 
 struct tier_job *tier_take(struct tier *t, enum tier_op op, const struct tier_record *r)
 {
-    size_t bytes = r ? TIER_HEADER_BYTES + tier_payload_bytes(&t->space, r) : 0;
+    size_t bytes = r ? tier_file_bytes(&t->space, r) : 0;
     struct tier_list others = { 0 };
     struct tier_job *job, *found = NULL;
     pthread_mutex_lock(&t->lock);
@@ -160,7 +161,8 @@ void tier_give_back(struct tier *t, struct tier_job *job)
 {
     pthread_mutex_lock(&t->lock);
     t->n_out[job->op]--;
-    tier_list_add(&t->idle[job->op], job);
+    tier_list_push(&t->idle[job->op],
+                   job); /* the next in line: its buffer is in the processor's caches */
     pthread_mutex_unlock(&t->lock);
 }
 

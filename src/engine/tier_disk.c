@@ -134,7 +134,8 @@ static void tier_scan_file(struct tier *t, const char *path, enum tier_kind kind
     struct stat st;
     int fd = fio_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0)
-        return; /* gone, or it will be a miss */
+        return;                                       /* gone, or it will be a miss */
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); /* only the header: nothing is read ahead */
     ssize_t n = fio_read(fd, path, head, sizeof(head), 0);
     bool is_there = n >= 0 && fstat(fd, &st) == 0;
     close(fd);
@@ -143,7 +144,7 @@ static void tier_scan_file(struct tier *t, const char *path, enum tier_kind kind
     enum err_code code = tier_header_read(head, (size_t)n, &t->space, &r, &err);
     if (!code && (r.kind != kind || !tier_key_equal(r.key, key)))
         code = err_set(&err, ERR_INVALID, "its name is another one's");
-    if (!code && (size_t)st.st_size != TIER_HEADER_BYTES + tier_payload_bytes(&t->space, &r))
+    if (!code && (size_t)st.st_size != tier_file_bytes(&t->space, &r))
         code = err_set(&err, ERR_INVALID, "it is cut short");
     if (code) {
         err_prefix(&err, code, "%s", path);
@@ -238,6 +239,9 @@ void tier_scan_run(struct disk_job *job)
 /* Names that were published are durable from here on. */
 static enum err_code tier_sync(struct tier *t, struct err *err)
 {
+    if (!tier_can_write(
+            t)) /* a system that failed once may say yes to the next call all the same */
+        return err_set(err, ERR_STATE, "writing is off");
     if (t->n_unsynced == 0)
         return ERR_OK;
     if (!fio_sync_dir(t->space_dir))
@@ -263,7 +267,7 @@ static void tier_drop_covered(struct tier *t, const struct tier_record *r)
 static enum err_code tier_write(struct tier *t, struct tier_job *job, struct err *err)
 {
     const struct tier_record *r = &job->record;
-    size_t n = TIER_HEADER_BYTES + tier_payload_bytes(&t->space, r);
+    size_t n = tier_file_bytes(&t->space, r);
     if (!tier_can_write(t))
         return err_set(err, ERR_STATE, "writing is off");
     if (tier_index_find(&t->index, r->key) >= 0)
@@ -308,7 +312,7 @@ static void tier_read_failed(struct tier *t, const struct tier_job *job, const s
 
 static enum err_code tier_read(struct tier *t, struct tier_job *job, struct err *err)
 {
-    size_t n = TIER_HEADER_BYTES + tier_payload_bytes(&t->space, &job->record);
+    size_t n = tier_file_bytes(&t->space, &job->record);
     enum err_code code = tier_file_get(t->space_dir, &t->space, &job->record, job->file, n, err);
     if (code)
         return code;
@@ -360,6 +364,6 @@ void tier_job_run(struct disk_job *disk)
     tier_list_add(&t->done, job);
     pthread_mutex_unlock(&t->lock);
     tier_call_wake(t);
-    if (is_write && is_last && tier_can_write(t) && tier_sync(t, &err))
+    if (is_write && is_last && tier_sync(t, &err) && err.code != ERR_STATE)
         tier_switch_off(t, &t->write_off_us, "write", err.text);
 }

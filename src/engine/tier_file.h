@@ -1,7 +1,7 @@
 /* tier_file.h - one kept piece of a history as a durable file: what its header says, how it is written and read.
  *
- * A file is a header block of TIER_HEADER_BYTES and the payload. Little-endian, version TIER_VERSION; a sum (XXH3) over the header and
- * one over the payload. Two kinds:
+ * A file is a header block of TIER_HEADER_BYTES and the payload, zeros up to a whole block behind it. Little-endian, version TIER_VERSION; a
+ * sum (XXH3) over the header and one over the rest. Two kinds:
  *   NODE: the page of full layers of KV_PAGE_TOKENS ids, layer by layer.
  *   END:  what stands at one number of tokens, 0 to KV_PAGE_TOKENS - 1 ids behind a node: the partly used page of full layers (if there
  *         are ids), the window's pages in order, the slot of the recurrent layers (matrix, then convolution, layer by layer).
@@ -16,7 +16,7 @@
 #include "tensor/backend.h"
 
 #define TIER_HEADER_BYTES 4096
-#define TIER_VERSION      1
+#define TIER_VERSION      2
 #define TIER_GROUPS       3 /* kinds of cache memory: full, window, state */
 #define TIER_PATH_BYTES   4096
 
@@ -61,10 +61,10 @@ static inline bool tier_key_equal(struct tier_key a, struct tier_key b)
     return a.lo == b.lo && a.hi == b.hi;
 }
 
-/* Of a record's file, behind the header. */
-size_t tier_payload_bytes(const struct tier_space *space, const struct tier_record *r);
+/* Of a record's file: a multiple of TIER_HEADER_BYTES. */
+size_t tier_file_bytes(const struct tier_space *space, const struct tier_record *r);
 
-/* Write the header block of a file whose payload stands behind it in memory. */
+/* Write the header block of a file whose payload stands behind it in memory, and the zeros behind that: file [tier_file_bytes]. */
 void tier_header_write(uint8_t *file, const struct tier_space *space, const struct tier_record *r);
 /* Read n >= TIER_HEADER_BYTES bytes of a file's beginning. Errors: ERR_INVALID - damaged or no such file; ERR_UNSUPPORTED - of another
  * version; ERR_STATE - whole, but of another namespace (names the part). r is filled in that last case, too. */
@@ -76,7 +76,8 @@ void tier_file_path(char out[TIER_PATH_BYTES], const char *dir, enum tier_kind k
 /* The kind and key that a file's name says. False: none of ours. */
 bool tier_file_parse_name(const char *name, enum tier_kind *kind, struct tier_key *key);
 
-/* Publish a file of n bytes: written beside its place, synced, renamed. The name is durable once the directory is synced.
+/* Publish a file of n bytes: written beside its place, synced, renamed. The name is durable once the directory is synced. Both: file is
+ * aligned to a block, n a multiple of it, or else the system's cache is used.
  * Errors: ERR_FULL, ERR_IO; nothing is left at its place then. */
 enum err_code tier_file_put(const char *dir, const struct tier_record *r, const uint8_t *file,
                             size_t n, struct err *err) MUST_CHECK;

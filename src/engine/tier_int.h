@@ -49,6 +49,15 @@ static inline void tier_list_add(struct tier_list *l, struct tier_job *job)
     l->last = job;
 }
 
+/* At the front. */
+static inline void tier_list_push(struct tier_list *l, struct tier_job *job)
+{
+    job->next = l->first;
+    l->first = job;
+    if (!l->last)
+        l->last = job;
+}
+
 static inline struct tier_job *tier_list_take(struct tier_list *l)
 {
     struct tier_job *job = l->first;

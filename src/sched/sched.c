@@ -235,6 +235,9 @@ static void *sched_thread(void *arg)
         sched_wake(s);
         return NULL;
     }
+    pthread_setname_np(
+        pthread_self(),
+        "engine"); /* not before: those that loading starts would have the name too */
     size_t n = (size_t)s->engine->info.max_rows;
     BUG_ON(n == 0 || s->engine->info.max_step_rows < s->engine->info.max_rows);
     s->rows = mem_alloc(MEM_CAT_SERVER, n * sizeof(*s->rows));

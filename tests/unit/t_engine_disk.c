@@ -229,7 +229,7 @@ static void every_part_of_a_namespace_counts(void **state)
     struct tier_space a = { .n_layers = 3 }, b;
     struct tier_record r = { .kind = TIER_KIND_END, .n_ids = 3, .ids = { 1, 2, 3 } }, got;
     struct err err;
-    uint8_t file[TIER_HEADER_BYTES];
+    uint8_t file[TIER_HEADER_BYTES]; /* no payload */
     tier_header_write(file, &a, &r);
     assert_int_equal(tier_header_read(file, sizeof(file), &a, &got, &err), ERR_OK);
     for (size_t i = 0; i < sizeof(a); i++) {
@@ -327,6 +327,39 @@ static void the_cap_holds_and_costs_leaves_only(void **state)
     }
     assert_true(n > 0);
     tiny_engine_close(&t);
+}
+
+/* Where the cap is smaller than what memory keeps, a flush does not say that all of it is there. */
+static void a_flush_under_a_small_cap_is_no_success(void **state)
+{
+    struct tiny_config config = config_of(kinds[0]);
+    int32_t ids[PROMPT_MAX];
+    struct answer a;
+    struct tiny_engine t;
+    bool was_whole = false, was_not = false;
+    for (int n_files = 3; n_files < 10; n_files++) {
+        struct engine_disk_stats s;
+        tiny_engine_open(&t, &config);
+        config.disk_bytes =
+            n_files * ((tiny_engine_page_bytes(&t, 0) + 2 * TIER_HEADER_BYTES - 1) & ~4095);
+        tiny_engine_close(&t);
+        tiny_engine_open(&t, &config);
+        for (int32_t lineage = 1; lineage < 3; lineage++) {
+            prompt_fill(ids, PROMPT_MAX, 0, lineage);
+            struct engine_request req = request(ids, 200, 4);
+            answer_run(&t, &req, &a);
+            flush(&t);
+        }
+        bool is_durable = flush(&t);
+        t.engine->ops->disk_stats(t.engine, &s);
+        assert_true(is_durable == (s.files == 8));
+        was_whole = was_whole || is_durable;
+        was_not = was_not || !is_durable;
+        tiny_engine_close(&t);
+        teardown(state);
+        setup(state);
+    }
+    assert_true(was_whole && was_not);
 }
 
 static void a_second_process_is_refused(void **state)
@@ -622,6 +655,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_longer_of_memory_and_disk_is_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(a_page_is_found_in_part, setup, teardown),
         cmocka_unit_test_setup_teardown(the_cap_holds_and_costs_leaves_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_flush_under_a_small_cap_is_no_success, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_process_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_files_are_misses, setup, teardown),
         cmocka_unit_test_setup_teardown(a_kill_at_any_call_leaves_a_whole_directory, setup,

@@ -32,6 +32,29 @@ static int teardown(void **state)
     return rmdir(dir);
 }
 
+/* Past the system's cache where that can be; any place and length all the same. */
+static void direct_is_a_wish(void **state)
+{
+    _Alignas(4096) static char from[3 * 4096], to[4 * 4096];
+    for (size_t i = 0; i < sizeof(from); i++)
+        from[i] = (char)(i * 7 + i / 256);
+    for (size_t n = sizeof(from) - 1; n <= sizeof(from); n++)
+        for (size_t shift = 0; shift < 2; shift++) {
+            int fd = fio_open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+            assert_true(fd >= 0);
+            assert_true(fio_write(fd, path, from + shift, n - shift, 0));
+            assert_true(fio_sync(fd, path));
+            close(fd);
+            fd = fio_open(path, O_RDONLY | O_DIRECT, 0);
+            memset(to, 0, sizeof(to));
+            assert_int_equal(fio_read(fd, path, to + shift, sizeof(to) - shift, 0), n - shift);
+            assert_memory_equal(to + shift, from + shift, n - shift);
+            assert_int_equal(fio_read(fd, path, to, 10, 5), 10);
+            assert_memory_equal(to, from + shift + 5, 10);
+            close(fd);
+        }
+}
+
 struct fault {
     enum fio_op op;
     int nth, why;
@@ -105,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_written_is_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(direct_is_a_wish, setup, teardown),
         cmocka_unit_test_setup_teardown(a_write_is_torn_in_its_middle, setup, teardown),
         cmocka_unit_test_setup_teardown(every_call_can_fail, setup, teardown),
     };

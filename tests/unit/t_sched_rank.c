@@ -178,9 +178,8 @@ static void rows_give_up_memory_and_lose_nothing(void **state)
 /* Rows that gave up their memory ask the disk for what they had, while others go on, and compute none of it again. */
 static void rows_that_gave_up_memory_ask_the_disk(void **state)
 {
-    struct world w = {
-        .script = { .n_ctx = 768, .max_step_rows = 64, .n_pages = 12, .fetch_us = 3000 }
-    };
+    struct world w = { .script = {
+                           .n_ctx = 768, .max_step_rows = 64, .n_pages = 12, .fetch_us = 3000 } };
     world_start(&w, 6, 100);
     wait_ready(&w);
     for (req_id id = 0; id < 6; id++)
