@@ -87,7 +87,7 @@ enum schedule {
     SCHEDULE_PREEMPTED, /* the same, and rows give up their memory at random points */
     SCHEDULE_FORKED, /* each request begins with what a row of the same prompt has computed, chunk per cent of it */
     SCHEDULE_KILLED, /* each answer is cut at up to 3 random tokens; a new engine goes on from its ids; chunk is the seed */
-    SCHEDULE_DISK, /* as WARM, but a new engine has only the disk */
+    SCHEDULE_DISK,   /* as WARM, but a new engine has only the disk */
     SCHEDULE_DISK_MIXED, /* the disk has all that one alone leaves; then MIXED: what a row has there comes back while others go on */
     SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise; below 0: that ended there */
 };

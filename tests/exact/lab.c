@@ -226,7 +226,7 @@ static void row_reuse(struct lab *lab, struct runner_row *row)
 enum err_code row_begin(struct lab *lab, struct runner_row *row, struct err *err)
 {
     row->is_fetching = false;
-    if ( row->pending == row->req->engine.n_prompt + row->n_emitted)
+    if (row->pending == row->req->engine.n_prompt + row->n_emitted)
         row_reuse(lab, row);
     return lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
 }
@@ -408,7 +408,8 @@ static int32_t mixed_plan(const struct mixed *m, struct engine_work *work, int *
     for (int k = 0; k <= m->n; k++) {
         int i = (first + k) % (m->n + 1);
         const struct runner_row *row = &m->rows[i];
-        if (!row->is_open || row->is_fetching || room == 0 || mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
+        if (!row->is_open || row->is_fetching || room == 0 ||
+            mixed_random(m, 400 + (uint32_t)i) % 4 == 0)
             continue;
         int32_t take = 1 + (int32_t)(mixed_random(m, 500 + (uint32_t)i) % 40);
         if (m->lab->engine->info.is_embedder) /* a text is one step */
@@ -430,7 +431,8 @@ static enum err_code mixed_preempt(struct mixed *m, struct err *err)
     enum err_code code = ERR_OK;
     for (int i = 0; i <= m->n && m->is_preempting && !code; i++) {
         struct runner_row *row = &m->rows[i];
-        if (!row->is_open || row->is_fetching || row->n_preempted == 4 || mixed_random(m, 600 + (uint32_t)i) % 12 != 0)
+        if (!row->is_open || row->is_fetching || row->n_preempted == 4 ||
+            mixed_random(m, 600 + (uint32_t)i) % 12 != 0)
             continue;
         m->lab->engine->ops->rewind(m->lab->engine, row->row);
         row->pending = row->req->engine.n_prompt + row->n_emitted;

@@ -482,13 +482,15 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--seed") == 0)
             t.seed = strtoull(argv[i + 1], NULL, 10);
     }
+    snprintf(t.disk_dir, sizeof(t.disk_dir), "/tmp/torture.XXXXXX");
+    if (!mkdtemp(t.disk_dir)) {
+        printf("%s: %s\n0 passed, 1 failed, 0 skipped\n", t.disk_dir, strerror(errno));
+        return 1;
+    }
     if (load_open(&t.load, &t.options, &err) != ERR_OK) {
         printf("%s\n0 passed, 1 failed, 0 skipped\n", err.text);
         return 1;
     }
-    snprintf(t.disk_dir, sizeof(t.disk_dir), "/tmp/torture.XXXXXX");
-    if (!mkdtemp(t.disk_dir))
-        t.disk_dir[0] = '\0'; /* said by the first schedule that wants it */
     fio_set_hook(disk_hook, NULL);
     int rc = torture_all(&t, n_schedules);
     snprintf(command, sizeof(command), "rm -rf '%s'", t.disk_dir);
