@@ -1,14 +1,20 @@
-"""What the tools that measure plumb share: where models are, programs that are measured, statistics, tables."""
+"""What the tools that measure plumb share: where models are, programs and servers that are measured, statistics, tables."""
 
+import asyncio
+import contextlib
 import csv
 import json
 import math
 import os
 import pathlib
+import random
+import socket
 import statistics
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT = 1800
@@ -71,6 +77,83 @@ class Paced:
     def __exit__(self, *_):
         self.process.stdin.close()
         self.process.wait(60)
+
+
+# --- servers ---
+
+WORDS = "river stone copper window garden harbor meadow winter engine paper silver market candle bridge forest island mirror valley".split()
+READY_S = 180
+
+
+def prose(seed, words):
+    r = random.Random(seed)
+    return " ".join(r.choice(WORDS) for _ in range(words))
+
+
+class Server:
+    """One server process on a free port; ready when /health says so."""
+
+    def __init__(self, command):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.process = subprocess.Popen([*command, "--port", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        end = time.monotonic() + READY_S
+        while time.monotonic() < end and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).read()
+                return self
+            time.sleep(0.1)
+        self.__exit__()
+        fail(self.process.args, "did not get ready")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(60)
+
+    def post(self, path, body):
+        """The reply's status and JSON."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=600) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode(errors="replace")
+
+
+async def stream(port, messages, tokens, timeout, times, logprobs=False):
+    """messages may be a user's text. Fills times with those of the chunks with text, from the start of the request; with logprobs, with
+    (time, tokens in the chunk). Returns the usage."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    body = json.dumps({"model": "m", "messages": messages, "max_tokens": tokens, "temperature": 0,
+                       "ignore_eos": True, "logprobs": logprobs, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n").encode()
+    usage, start = None, time.perf_counter()
+    async with asyncio.timeout(timeout):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + body)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            sys.exit(f"{status.decode().strip()}: {(await reader.read(2000)).decode(errors='replace')}")
+        while line := await reader.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            usage = event.get("usage") or usage
+            for choice in event.get("choices") or []:
+                now, shown = time.perf_counter() - start, (choice.get("logprobs") or {}).get("content")
+                if logprobs and shown:
+                    times.append((now, len(shown)))
+                elif not logprobs and (choice.get("delta") or {}).get("content"):
+                    times.append(now)
+        writer.close()
+    if not usage:
+        sys.exit("the stream ended without usage")
+    return usage
 
 
 # --- statistics ---
