@@ -73,15 +73,35 @@ static enum err_code convert_plan_same(struct convert *c, struct err *err)
     return ERR_OK;
 }
 
+/* Whether mlx-lm has the tensors of this directory otherwise: experts as stacks, delta nets' convolutions turned. Of codes it has them so. */
+static bool convert_is_rearranged(const struct weights *w)
+{
+    bool is = false;
+    for (int32_t i = 0; i < weights_n_tensors(w); i++) {
+        const struct weights_tensor *t = weights_tensor_at(w, i);
+        if (dtype_mlx_bits(t->type))
+            return false;
+        is |= strstr(t->name, "experts.") || strstr(t->name, ".linear_attn.");
+    }
+    return is;
+}
+
 static enum err_code convert_plan(struct convert *c, struct err *err)
 {
     bool is_dir = weights_is_dir(c->w);
+    unsigned flags = c->kind == CONVERT_MLX ? EXPORT_FLAG_MLX : 0;
+    if (c->type.type == DTYPE_COUNT)
+        flags |= EXPORT_FLAG_MXFP4;
     if (c->kind == CONVERT_GGUF && is_dir) {
         enum err_code code = model_adapt(c->w, err);
         return code ? code : export_gguf(&c->x, c->w, err);
     }
+    if (is_dir && c->kind == CONVERT_MLX && convert_is_rearranged(c->w)) {
+        enum err_code code = model_adapt(c->w, err);
+        return code ? code : export_hf(&c->x, c->w, flags, err);
+    }
     return is_dir || c->kind == CONVERT_GGUF ? convert_plan_same(c, err)
-                                             : export_hf(&c->x, c->w, err);
+                                             : export_hf(&c->x, c->w, flags, err);
 }
 
 /* --- flags --- */

@@ -1,5 +1,5 @@
 /* convert.h - plumb convert: what its files share. cmd_convert.c reads flags and runs, convert_types.c says which type a tensor gets,
- * convert_gguf.c and convert_dir.c write. One tensor is in memory at a time, and only a piece of it. */
+ * convert_gguf.c, convert_dir.c, convert_tokenizer.c and convert_modules.c write. One tensor is in memory at a time, and only a piece of it. */
 #ifndef PLUMB_CLI_CONVERT_H
 #define PLUMB_CLI_CONVERT_H
 
@@ -56,6 +56,14 @@ enum err_code convert_write_vocab(const struct convert *c, struct gguf_writer *g
 /* tokenizer.json, tokenizer_config.json, generation_config.json and the template of a GGUF file, into the directory dir. */
 enum err_code convert_write_texts(const struct convert *c, const char *dir,
                                   struct err *err) MUST_CHECK;
+/* What a sentence-transformers directory has beside the model (convert_modules.c): modules.json and a folder for each module, of a
+ * GGUF file's pooling_type, or copied. A tensor of a module is named FOLDER.NAME: convert_folder gives the length of FOLDER, 0 for
+ * others. */
+enum err_code convert_write_modules(const struct convert *c, const char *dir,
+                                    struct err *err) MUST_CHECK;
+size_t convert_folder(const char *tensor);
+/* dir/folder is there. */
+enum err_code convert_make_folder(const char *dir, const char *folder, struct err *err) MUST_CHECK;
 /* A file of the directory, whole. */
 enum err_code convert_write_text(const char *dir, const char *name, const char *text, size_t n,
                                  struct err *err) MUST_CHECK;

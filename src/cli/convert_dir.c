@@ -43,21 +43,26 @@ enum err_code convert_write_text(const char *dir, const char *name, const char *
     return code;
 }
 
-/* A directory of ours, and the regular files in it. Returns false where something else is in it too. */
-static bool convert_remove_dir(const char *dir)
+/* A directory of ours with the files in it, and in its folders. Returns false where something else is in it too. */
+static bool convert_remove_dir(const char *dir, int depth)
 {
     char path[CONVERT_PATH_MAX];
     DIR *d = opendir(dir);
-    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
-            !convert_path(path, dir, e->d_name, NULL))
-            unlink(path);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+            convert_path(path, dir, e->d_name, NULL))
+            continue;
+        if (unlink(path) != 0 && errno == EISDIR && depth > 0)
+            convert_remove_dir(path, depth - 1);
+    }
     if (d)
         closedir(d);
     return rmdir(dir) == 0;
 }
 
 /* --- tensors --- */
+
+#define CONVERT_MODULE (-1) /* a tensor with a file of its own, in a module's folder */
 
 /* The files that tensors go to: each tensor whole in one. */
 struct convert_shards {
@@ -78,6 +83,9 @@ static void convert_shard(const struct convert *c, struct convert_shards *s)
     s->of = mem_alloc(MEM_CAT_WEIGHTS, (size_t)c->x.n_tensors * sizeof(*s->of) + 1);
     for (int32_t i = 0; i < c->x.n_tensors; i++) {
         uint64_t bytes = convert_tensor_bytes(&c->x.tensors[i]);
+        s->of[i] = CONVERT_MODULE;
+        if (convert_folder(c->x.tensors[i].name))
+            continue;
         if (held && held + bytes > most) {
             s->n++;
             held = 0;
@@ -150,6 +158,37 @@ static enum err_code convert_put_tensor(struct convert *c, const struct recode *
     return code;
 }
 
+/* A tensor of a module: FOLDER/model.safetensors holds it alone. */
+static enum err_code convert_put_module(struct convert *c, int32_t i, const char *dir,
+                                        struct err *err)
+{
+    char name[128], path[CONVERT_PATH_MAX];
+    struct recode r = c->x.tensors[i];
+    struct safetensors_writer head;
+    struct sink s = { .fd = -1 };
+    size_t n = convert_folder(r.name);
+    snprintf(name, sizeof(name), "%.*s", (int)n, r.name);
+    enum err_code code = convert_make_folder(dir, name, err);
+    snprintf(name, sizeof(name), "%.*s/model.safetensors", (int)n, r.name);
+    r.name += n + 1;
+    safetensors_writer_init(&head);
+    convert_put_entry(&head, &r);
+    if (!code)
+        code = convert_path(path, dir, name, err);
+    if (!code)
+        code = sink_open(&s, path, err);
+    if (!code)
+        code = safetensors_write_head(&head, &s, err);
+    if (!code)
+        code = convert_put_tensor(c, &r, &s, err);
+    c->bytes += s.n;
+    if (!code)
+        code = sink_commit(&s, err);
+    sink_abort(&s);
+    safetensors_writer_release(&head);
+    return code;
+}
+
 static enum err_code convert_put_shard(struct convert *c, const struct convert_shards *shards,
                                        int32_t shard, const char *dir, struct err *err)
 {
@@ -209,6 +248,8 @@ static enum err_code convert_put_index(const struct convert *c, const struct con
     json_end_object(&j);
     json_field_object(&j, "weight_map");
     for (int32_t i = 0; i < c->x.n_tensors; i++) {
+        if (s->of[i] == CONVERT_MODULE)
+            continue;
         convert_shard_name(s, s->of[i], file);
         convert_index_entry(&j, &c->x.tensors[i], file);
     }
@@ -250,38 +291,74 @@ static void convert_put_meta(struct json_writer *j, const struct meta_value *v)
     }
 }
 
-/* The values of the plan; those with a dot are members of objects. */
+/* How many bytes of the object's path a and b have in common, whole names. */
+static size_t convert_common(const char *a, size_t n, const char *b, size_t k)
+{
+    size_t i = 0, whole = 0;
+    for (; i < n && i < k && a[i] == b[i]; i++)
+        whole = a[i] == '.' ? i : whole;
+    bool a_ends = i == n || a[i] == '.', b_ends = i == k || b[i] == '.';
+    return a_ends && b_ends ? i : whole;
+}
+
+static int convert_depth(const char *path, size_t from, size_t n)
+{
+    int depth = n > from;
+    for (size_t i = from + 1; i < n; i++)
+        depth += path[i] == '.';
+    return depth;
+}
+
+/* Leave the object that the path's first n bytes name for that of the first k of another. */
+static void convert_enter(struct json_writer *j, const char *path, size_t n, const char *next,
+                          size_t k)
+{
+    char name[64];
+    size_t same = convert_common(path, n, next, k);
+    for (int i = convert_depth(path, same, n); i > 0; i--)
+        json_end_object(j);
+    for (size_t at = same ? same + 1 : 0; at < k;) {
+        size_t len = 0;
+        while (at + len < k && next[at + len] != '.')
+            len++;
+        snprintf(name, sizeof(name), "%.*s", (int)len, next + at);
+        json_field_object(j, name);
+        at += len + 1;
+    }
+}
+
+/* The values of the plan; dots lead into objects. */
 static void convert_put_values(const struct convert *c, struct json_writer *j)
 {
     const char *object = "";
     size_t n = 0;
     for (int32_t i = 0; i < c->x.n_values; i++) {
         const struct export_value *v = &c->x.values[i];
-        const char *dot = strchr(v->path, '.');
+        const char *dot = strrchr(v->path, '.');
         size_t k = dot ? (size_t)(dot - v->path) : 0;
-        if (k != n || (n && memcmp(object, v->path, n) != 0)) {
-            char name[64];
-            snprintf(name, sizeof(name), "%.*s", (int)k, v->path);
-            if (n)
-                json_end_object(j);
-            if (k)
-                json_field_object(j, name);
-            object = v->path;
-            n = k;
-        }
+        convert_enter(j, object, n, v->path, k);
+        object = v->path;
+        n = k;
         json_key(j, dot ? dot + 1 : v->path);
         if (v->is_null)
             json_null(j);
         else
             convert_put_meta(j, &v->v);
     }
-    if (n)
-        json_end_object(j);
+    convert_enter(j, object, n, "", 0);
 }
 
 static const char *convert_torch_name(enum dtype type)
 {
     return type == DTYPE_F16 ? "float16" : type == DTYPE_BF16 ? "bfloat16" : "float32";
+}
+
+static bool convert_has_codes(const struct convert *c)
+{
+    bool has = false;
+    for (int32_t i = 0; i < c->x.n_tensors; i++)
+        has |= dtype_mlx_bits(c->x.tensors[i].type) != 0;
+    return has;
 }
 
 /* MLX's "quantization": what most matrices have, and each that differs by its module's name. */
@@ -344,12 +421,13 @@ static enum err_code convert_put_config(const struct convert *c, const char *dir
     buf_init(&text, MEM_CAT_WEIGHTS, CONVERT_CONFIG_MAX);
     json_writer_init(&j, &text);
     json_begin_object(&j);
-    if (weights_is_dir(c->w))
-        code = convert_copy_config(c, &j, err);
-    else
+    if (c->x.n_values)
         convert_put_values(c, &j);
+    else
+        code = convert_copy_config(c, &j, err);
     json_field_str(&j, "torch_dtype", convert_torch_name(c->plain));
-    if (c->kind == CONVERT_MLX) { /* mlx-lm reads the first, transformers the second */
+    if (c->kind == CONVERT_MLX &&
+        convert_has_codes(c)) { /* mlx-lm reads the first, transformers the second */
         convert_put_quantization(c, &j, "quantization");
         convert_put_quantization(c, &j, "quantization_config");
     }
@@ -368,7 +446,8 @@ static enum err_code convert_copy_texts(const struct convert *c, const char *dir
 {
     static const char *const names[] = { "generation_config.json", "tokenizer.json",
                                          "tokenizer_config.json",  "special_tokens_map.json",
-                                         "chat_template.jinja",    "chat_template.json" };
+                                         "chat_template.jinja",    "chat_template.json",
+                                         "tokenizer.model",        "added_tokens.json" };
     enum err_code code = ERR_OK;
     for (size_t i = 0; i < ARRAY_LEN(names) && !code; i++) {
         struct meta_str text = weights_text(c->w, names[i]);
@@ -388,8 +467,13 @@ static enum err_code convert_put_dir(struct convert *c, const char *dir, struct 
     if (!code)
         code = weights_is_dir(c->w) ? convert_copy_texts(c, dir, err)
                                     : convert_write_texts(c, dir, err);
+    if (!code)
+        code = convert_write_modules(c, dir, err);
     for (int32_t i = 0; i < shards.n && !code; i++)
         code = convert_put_shard(c, &shards, i, dir, err);
+    for (int32_t i = 0; i < c->x.n_tensors && !code; i++)
+        if (shards.of[i] == CONVERT_MODULE)
+            code = convert_put_module(c, i, dir, err);
     if (!code)
         code = convert_put_index(c, &shards, dir, err);
     mem_free(MEM_CAT_WEIGHTS, shards.of);
@@ -401,9 +485,9 @@ static enum err_code convert_check_dir(const struct convert *c, const char *dir,
 {
     struct weights *w = NULL;
     enum err_code code = weights_open(dir, &w, err);
-    if (!code && !weights_is_dir(c->w))
+    if (!code && c->x.n_values)
         code = model_adapt(w, err);
-    if (!code && !weights_is_dir(c->w))
+    if (!code && c->x.n_values)
         code = export_check(c->w, w, err);
     weights_close(w);
     return code ? err_prefix(err, code, "what was written does not read back") : ERR_OK;
@@ -421,7 +505,7 @@ static enum err_code convert_name_dir(const char *part, const char *dst, struct 
         code = err_set(err, ERR_IO, "%s: cannot be moved aside: %s", dst, strerror(errno));
     if (!code && rename(part, dst) != 0)
         code = err_set(err, ERR_IO, "%s: cannot get its name: %s", dst, strerror(errno));
-    if (!code && is_there && !convert_remove_dir(old))
+    if (!code && is_there && !convert_remove_dir(old, 1))
         fprintf(stderr, "plumb convert: %s: holds more than a model and was left there\n", old);
     return code;
 }
@@ -443,7 +527,7 @@ enum err_code convert_write_dir(struct convert *c, struct err *err)
         if (!code)
             code = convert_name_dir(part, dst, err);
         if (code)
-            convert_remove_dir(part);
+            convert_remove_dir(part, 1);
     }
     mem_free(MEM_CAT_BASE, dst);
     return code;

@@ -138,7 +138,8 @@ static bool convert_is_matrix(const struct recode *r)
                                          "shared_expert_gate",
                                          NULL };
     return r->n_dims >= 2 && r->shape[0] > 1 && r->shape[1] > 1 &&
-           convert_ends(r->name, "weight") && !convert_has_any(r->name, never);
+           convert_ends(r->name, "weight") && !convert_has_any(r->name, never) &&
+           !convert_folder(r->name);
 }
 
 static bool convert_is_embedding(const struct recode *r)
@@ -231,6 +232,10 @@ static void convert_set(const struct convert *c, struct recode *r)
 {
     const struct weights_tensor *t = r->parts[0];
     int group = c->o->group_size ? (int)c->o->group_size : 64;
+    if (r->form == RECODE_FORM_CODES || r->form == RECODE_FORM_EXPONENTS) {
+        r->type = DTYPE_U8;
+        return;
+    }
     if (!convert_is_number(t)) { /* integers and what nobody decodes stay what they are */
         r->type = t->type;
         return;

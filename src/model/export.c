@@ -15,10 +15,11 @@ static enum err_code export_init(struct export *x, const struct weights *w, stru
     *x = (struct export){ .w = w };
     arena_init(&x->arena, MEM_CAT_WEIGHTS, EXPORT_ARENA);
     enum err_code code = weights_str(w, "general.architecture", &x->arch, err);
-    const struct model_family *f = code ? NULL : model_family_find(x->arch);
-    for (const struct hf_map *m = f ? f->hf : NULL; m && m->arch && !x->map; m++)
-        if (strcmp(m->arch, x->arch) == 0)
-            x->map = m;
+    const struct model_family *f;
+    for (int i = 0; !code && !x->map && (f = model_family_at(i)) != NULL; i++)
+        for (const struct hf_map *m = f->hf; m && m->arch && !x->map; m++)
+            if (strcmp(m->arch, x->arch) == 0)
+                x->map = m;
     if (!code && !x->map)
         code = err_set(err, ERR_UNSUPPORTED,
                        "general.architecture: '%.64s' has no table of Hugging Face's names: it "
@@ -58,9 +59,13 @@ double export_float(const struct export *x, const char *name, double fallback)
     return weights_float_or(x->w, key, fallback, &v, NULL) ? fallback : v;
 }
 
-/* Add a tensor that is src whole, under a name that is copied; what differs is set in *out. */
-static enum err_code export_add(struct export *x, const struct weights_tensor *src,
-                                const char *name, struct recode **out, struct err *err)
+bool export_is_mlx(const struct export *x)
+{
+    return x->flags & EXPORT_FLAG_MLX;
+}
+
+enum err_code export_add(struct export *x, const struct weights_tensor *src, const char *name,
+                         struct recode **out, struct err *err)
 {
     if (x->n_tensors == x->cap) {
         x->cap = x->cap ? 2 * x->cap : 256;
@@ -82,48 +87,88 @@ static enum err_code export_add(struct export *x, const struct weights_tensor *s
     return ERR_OK;
 }
 
-/* Rows of q and k, weight or bias, where the family's directories have them in another order. */
-static void export_order(const struct export *x, const char *gguf, struct recode *r)
+enum err_code export_add_part(struct export *x, struct recode *r, const struct weights_tensor *src,
+                              struct err *err)
+{
+    const struct weights_tensor **parts =
+        arena_alloc(&x->arena, (size_t)(r->n_parts + 1) * sizeof(*parts));
+    if (!parts)
+        return err_set(err, ERR_NOMEM, "tensor %s: no memory", r->name);
+    memcpy(parts, r->parts, (size_t)r->n_parts * sizeof(*parts));
+    parts[r->n_parts++] = src;
+    r->parts = parts;
+    return ERR_OK;
+}
+
+int32_t *export_indexes(struct export *x, int64_t n, struct err *err)
+{
+    int32_t *out = arena_alloc(&x->arena, (size_t)n * sizeof(*out));
+    if (!out)
+        err_set(err, ERR_NOMEM, "no memory for %lld indexes", (long long)n);
+    return out;
+}
+
+void export_fill(const char *pattern, int64_t layer, char out[HF_NAME_MAX])
+{
+    hf_fill(pattern, (const int64_t[2]){ layer, 0 }, 1, out);
+}
+
+const struct weights_tensor *export_find(const struct export *x, const char *pattern, int64_t layer)
+{
+    char name[HF_NAME_MAX];
+    export_fill(pattern, layer, name);
+    return weights_find(x->w, name);
+}
+
+/* Rows of q and k, weight or bias, where the family's directories have the two of a rotary pair half a head apart. */
+static enum err_code export_order(struct export *x, const char *gguf, struct recode *r,
+                                  struct err *err)
 {
     static const char *const names[] = { "blk.%d.attn_q.weight", "blk.%d.attn_q.bias",
                                          "blk.%d.attn_k.weight", "blk.%d.attn_k.bias" };
     int64_t at[2];
-    int n;
-    for (size_t i = 0; i < ARRAY_LEN(names) && x->map->is_permuted; i++) {
-        if (!hf_match(names[i], gguf, at, &n))
-            continue;
-        int64_t heads = export_int(x, "attention.head_count", 1);
-        r->order = RECODE_ORDER_HALVES;
-        r->heads = i < 2 ? heads : export_int(x, "attention.head_count_kv", heads);
-    }
+    int n, i = 0;
+    while (i < (int)ARRAY_LEN(names) && !hf_match(names[i], gguf, at, &n))
+        i++;
+    if (!x->map->is_permuted || i == (int)ARRAY_LEN(names))
+        return ERR_OK;
+    int64_t heads = export_int(x, "attention.head_count", 1);
+    heads = i < 2 ? heads : export_int(x, "attention.head_count_kv", heads);
+    r->cols = r->n_dims == 1;
+    int64_t rows = r->cols ? r->shape[0] : r->shape[1];
+    if (heads < 1 || rows % (2 * heads) != 0)
+        return err_set(err, ERR_INVALID, "tensor %s: %lld rows are not %lld heads of pairs", gguf,
+                       (long long)rows, (long long)heads);
+    const int64_t size = rows / heads;
+    int32_t *from = export_indexes(x, size, err);
+    for (int64_t k = 0; from && k < size; k++)
+        from[k] = (int32_t)(k % (size / 2) * 2 + k / (size / 2));
+    r->groups = heads;
+    r->rows = from;
+    return from ? ERR_OK : ERR_NOMEM;
 }
 
 /* --- to GGUF --- */
 
-/* Matrices of one expert each become one stack, where the first of them stood. */
-static enum err_code export_stack(struct export *x, const struct weights_tensor *t,
-                                  const int64_t at[2], const char *single, const char *stack,
-                                  struct err *err)
+enum err_code export_stack(struct export *x, const struct weights_tensor *t, int64_t layer,
+                           const char *single, const char *name, struct err *err)
 {
-    char name[HF_NAME_MAX];
+    char part[HF_NAME_MAX];
     struct recode *r;
-    int64_t n = export_int(x, "expert_count", 0), id[2] = { at[0], 0 };
-    if (at[1] != 0)
-        return ERR_OK;
+    int64_t n = export_int(x, "expert_count", 0), id[2] = { layer, 0 };
     if (n < 1 || n > 1 << 16 || t->n_dims != 2)
         return err_set(err, ERR_INVALID, "tensor %s: an expert of a model with %lld", t->name,
                        (long long)n);
-    hf_fill(stack, at, 1, name);
     enum err_code code = export_add(x, t, name, &r, err);
     const struct weights_tensor **parts =
         code ? NULL : arena_alloc(&x->arena, (size_t)n * sizeof(*parts));
     if (!parts)
         return code ? code : err_set(err, ERR_NOMEM, "tensor %s: no memory", t->name);
     for (; id[1] < n; id[1]++) {
-        hf_fill(single, id, 2, name);
-        parts[id[1]] = weights_find(x->w, name);
+        hf_fill(single, id, 2, part);
+        parts[id[1]] = weights_find(x->w, part);
         if (!parts[id[1]])
-            return err_set(err, ERR_INVALID, "tensor %s: missing", name);
+            return err_set(err, ERR_INVALID, "tensor %s: missing", part);
     }
     r->parts = parts;
     r->n_parts = (int)n;
@@ -140,12 +185,16 @@ static enum err_code export_gguf_tensor(struct export *x, const struct weights_t
         { "blk.%d.ffn_up.%d.weight", "blk.%d.ffn_up_exps.weight" },
         { "blk.%d.ffn_down.%d.weight", "blk.%d.ffn_down_exps.weight" },
     };
+    char name[HF_NAME_MAX];
     int64_t at[2];
     int n;
     struct recode *r;
-    for (size_t i = 0; i < ARRAY_LEN(stacks); i++)
-        if (hf_match(stacks[i][0], t->name, at, &n))
-            return export_stack(x, t, at, stacks[i][0], stacks[i][1], err);
+    for (size_t i = 0; i < ARRAY_LEN(stacks); i++) {
+        if (!hf_match(stacks[i][0], t->name, at, &n))
+            continue;
+        hf_fill(stacks[i][1], at, 1, name);
+        return at[1] ? ERR_OK : export_stack(x, t, at[0], stacks[i][0], name, err);
+    }
     return export_add(x, t, t->name, &r, err);
 }
 
@@ -159,9 +208,7 @@ enum err_code export_gguf(struct export *x, const struct weights *w, struct err 
 
 /* --- to Hugging Face --- */
 
-/* The row of the tables that makes this name, the family's own first. */
-static const struct hf_name *export_row(const struct export *x, const char *name, int64_t at[2],
-                                        int *n)
+const struct hf_name *export_row(const struct export *x, const char *name, int64_t at[2], int *n)
 {
     const struct hf_name *tables[] = { x->map->tensors, hf_common_names() };
     for (size_t i = 0; i < ARRAY_LEN(tables); i++)
@@ -193,38 +240,11 @@ static enum err_code export_undo(struct recode *r, const struct hf_name *row, st
     }
 }
 
-static enum err_code export_unknown(const struct weights_tensor *t, const char *arch,
-                                    struct err *err)
+enum err_code export_unknown(const struct export *x, const struct weights_tensor *t,
+                             struct err *err)
 {
     return err_set(err, ERR_UNSUPPORTED,
-                   "tensor %s: the table of %s has no Hugging Face name for it", t->name, arch);
-}
-
-/* A stack as one matrix for each expert. */
-static enum err_code export_split(struct export *x, const struct weights_tensor *t,
-                                  const char *tail, struct err *err)
-{
-    char single[HF_NAME_MAX], name[HF_NAME_MAX];
-    struct recode *r;
-    int64_t at[2];
-    int n;
-    enum err_code code = ERR_OK;
-    for (int64_t e = 0; e < t->shape[2] && !code; e++) {
-        snprintf(single, sizeof(single), "%.*s.%lld.weight", (int)(tail - t->name), t->name,
-                 (long long)e);
-        const struct hf_name *row = export_row(x, single, at, &n);
-        if (!row || row->transform)
-            return export_unknown(t, x->arch, err);
-        hf_fill(row->hf, at, n, name);
-        code = export_add(x, t, name, &r, err);
-        if (code)
-            break;
-        r->row0 = e * t->shape[1];
-        r->n_rows = t->shape[1];
-        r->n_dims = 2;
-        r->shape[2] = 1;
-    }
-    return code;
+                   "tensor %s: the table of %s has no Hugging Face name for it", t->name, x->arch);
 }
 
 /* Tensors that config.json says: divisors of rotary frequencies (export_rope.c). */
@@ -238,37 +258,57 @@ static bool export_is_config(const char *name)
     return is;
 }
 
+/* The name as the family's directories have it. */
+static const char *export_prefix(const struct export *x, const char *name, char out[HF_NAME_MAX])
+{
+    const struct export_naming *n = export_naming_of(x);
+    if (n && n->is_bare && strncmp(name, "model.", 6) == 0)
+        return name + 6;
+    if (!n || !n->prefix || !export_is_mlx(x))
+        return name;
+    snprintf(out, HF_NAME_MAX, "%s%.200s", n->prefix, name);
+    return out;
+}
+
 static enum err_code export_hf_tensor(struct export *x, const struct weights_tensor *t,
                                       struct err *err)
 {
+    static const export_give_fn gives[] = { export_experts, export_delta };
     char name[HF_NAME_MAX];
     int64_t at[2];
     int n;
     struct recode *r;
-    if (export_is_config(t->name))
-        return ERR_OK;
+    bool is_done = export_is_config(t->name);
+    enum err_code code = ERR_OK;
+    for (size_t i = 0; i < ARRAY_LEN(gives) && !is_done && !code; i++)
+        code = gives[i](x, t, &is_done, err);
+    if (is_done || code)
+        return code;
     const struct hf_name *row = export_row(x, t->name, at, &n);
-    const char *tail = strstr(t->name, "_exps.weight");
-    if (!row && tail && t->n_dims == 3)
-        return export_split(x, t, tail, err);
     if (!row)
-        return export_unknown(t, x->arch, err);
+        return export_unknown(x, t, err);
     hf_fill(row->hf, at, n, name);
-    enum err_code code = export_add(x, t, name, &r, err);
+    code = export_add(x, t, name, &r, err);
     if (!code)
         code = export_undo(r, row, err);
-    if (!code)
-        export_order(x, t->name, r);
-    return code;
+    return code ? code : export_order(x, t->name, r, err);
 }
 
-enum err_code export_hf(struct export *x, const struct weights *w, struct err *err)
+enum err_code export_hf(struct export *x, const struct weights *w, unsigned flags, struct err *err)
 {
+    char name[HF_NAME_MAX];
     enum err_code code = export_init(x, w, err);
+    x->flags = flags;
     if (!code)
         code = export_config(x, err);
     for (int32_t i = 0; i < weights_n_tensors(w) && !code; i++)
         code = export_hf_tensor(x, weights_tensor_at(w, i), err);
+    for (int32_t i = 0; i < x->n_tensors && !code; i++) {
+        const char *full = export_prefix(x, x->tensors[i].name, name);
+        x->tensors[i].name = arena_strndup(&x->arena, full, strlen(full));
+        if (!x->tensors[i].name)
+            code = err_set(err, ERR_NOMEM, "tensor %s: no memory", full);
+    }
     return code;
 }
 
@@ -288,6 +328,19 @@ static double export_number(const struct meta_value *v)
     default:
         return (double)v->u;
     }
+}
+
+/* Experts' matrices, which stand in stacks or alone. */
+static bool export_is_expert(const char *name)
+{
+    static const char *const singles[] = { "blk.%d.ffn_gate.%d.weight", "blk.%d.ffn_up.%d.weight",
+                                           "blk.%d.ffn_down.%d.weight" };
+    int64_t at[2];
+    int n;
+    bool is = strstr(name, "_exps.") != NULL;
+    for (size_t i = 0; i < ARRAY_LEN(singles) && !is; i++)
+        is = hf_match(singles[i], name, at, &n);
+    return is;
 }
 
 static bool export_is_scalar(const struct meta_value *v)
@@ -325,7 +378,7 @@ enum err_code export_check(const struct weights *gguf, const struct weights *dir
     for (int32_t i = 0; i < weights_n_tensors(gguf); i++) {
         const struct weights_tensor *t = weights_tensor_at(gguf, i);
         const struct weights_tensor *d = weights_find(dir, t->name);
-        if (!d && !strstr(t->name, "_exps."))
+        if (!d && !export_is_expert(t->name))
             return err_set(err, ERR_INVALID, "tensor %s: the directory lost it", t->name);
         if (d && memcmp(d->shape, t->shape, sizeof(t->shape)) != 0)
             return err_set(err, ERR_INVALID, "tensor %s: the directory has another shape", t->name);

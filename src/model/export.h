@@ -7,11 +7,18 @@
 
 #include "weights/recode.h"
 
-/* A value of config.json. At most one dot in a path: "rope_scaling.factor"; those of one object stand together. */
+/* A value of config.json. Dots lead into objects: "rope_scaling.factor"; those of one object stand together. */
 struct export_value {
     const char *path;
     bool is_null;
     struct meta_value v; /* numbers are I64 or F64 */
+};
+
+enum export_flags {
+    /* names and layouts that mlx-lm makes of the published ones: experts are stacks, norms as they are computed with */
+    EXPORT_FLAG_MLX = 1 << 0,
+    EXPORT_FLAG_MXFP4 =
+        1 << 1, /* what is MXFP4 stays it, where the family's directories can have it */
 };
 
 struct export
@@ -24,6 +31,7 @@ struct export
     /* private to export*.c */
     const struct hf_map *map;
     const char *arch;
+    unsigned flags; /* enum export_flags */
     struct arena arena;
     int32_t cap;
 };
@@ -33,9 +41,10 @@ struct export
  * Errors: ERR_UNSUPPORTED, ERR_INVALID - name the tensor; ERR_NOMEM. */
 enum err_code export_gguf(struct export *x, const struct weights *w, struct err *err) MUST_CHECK;
 
-/* Tensors and config.json as Hugging Face has them. Need: w is a GGUF file.
- * Errors: ERR_UNSUPPORTED - the architecture has no table, or a key or tensor that the directory could not say; named; ERR_NOMEM. */
-enum err_code export_hf(struct export *x, const struct weights *w, struct err *err) MUST_CHECK;
+/* Tensors and config.json as Hugging Face has them. flags: enum export_flags. Need: w is a GGUF file, or a directory that model_adapt was
+ * called on. Errors: ERR_UNSUPPORTED - the architecture has no table, or a key or tensor that the directory could not say; named; ERR_NOMEM. */
+enum err_code export_hf(struct export *x, const struct weights *w, unsigned flags,
+                        struct err *err) MUST_CHECK;
 
 /* Whether what a directory says, once adapted, is what the GGUF file said: names, shapes, and the values of all keys that both have.
  * Errors: ERR_INVALID - the first that differs. */

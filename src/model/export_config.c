@@ -10,12 +10,19 @@
 
 /* --- values --- */
 
-enum err_code export_set(struct export *x, const char *path, const struct meta_value *v,
-                         struct err *err)
+static bool export_has(const struct export *x, const char *path)
 {
     for (int32_t i = 0; i < x->n_values; i++)
         if (strcmp(x->values[i].path, path) == 0)
-            return ERR_OK; /* two names of GGUF's for one of config.json: the first stands */
+            return true;
+    return false;
+}
+
+enum err_code export_set(struct export *x, const char *path, const struct meta_value *v,
+                         struct err *err)
+{
+    if (export_has(x, path))
+        return ERR_OK; /* two names of GGUF's for one of config.json: the first stands */
     size_t n = (size_t)x->n_values + 1;
     x->values = mem_realloc(MEM_CAT_WEIGHTS, x->values, n * sizeof(*x->values));
     struct export_value *out = &x->values[x->n_values];
@@ -69,6 +76,16 @@ enum err_code export_set_str(struct export *x, const char *path, const char *v, 
                       &(struct meta_value){ .type = META_TYPE_STRING, .s = { v, strlen(v) } }, err);
 }
 
+enum err_code export_set_strs(struct export *x, const char *path, const struct meta_str *strs,
+                              int64_t n, struct err *err)
+{
+    struct meta_value v = { .type = META_TYPE_ARRAY };
+    v.array.type = META_TYPE_STRING;
+    v.array.n = (uint64_t)n;
+    v.array.strs = strs;
+    return export_set(x, path, &v, err);
+}
+
 enum err_code export_set_floats(struct export *x, const char *path, const float *v, int64_t n,
                                 struct err *err)
 {
@@ -93,7 +110,7 @@ static enum err_code export_layer_types(struct export *x, int64_t period, struct
                                  full = { "full_attention", 14 };
     const struct meta_value *pattern = export_meta(x, "attention.sliding_window_pattern");
     int64_t n = export_int(x, "block_count", 0);
-    struct meta_value v = { .type = META_TYPE_ARRAY }, item;
+    struct meta_value item;
     struct meta_str *types = arena_alloc(&x->arena, EXPORT_LAYERS_MAX * sizeof(*types));
     if (!types || n < 1 || n > EXPORT_LAYERS_MAX)
         return err_set(err, types ? ERR_INVALID : ERR_NOMEM, "%s.block_count: %lld", x->arch,
@@ -106,10 +123,7 @@ static enum err_code export_layer_types(struct export *x, int64_t period, struct
         }
         types[i] = is_window ? window : full;
     }
-    v.array.type = META_TYPE_STRING;
-    v.array.n = (uint64_t)n;
-    v.array.strs = types;
-    return export_set(x, "layer_types", &v, err);
+    return export_set_strs(x, "layer_types", types, n, err);
 }
 
 static enum err_code export_window(struct export *x, struct err *err)
@@ -119,8 +133,7 @@ static enum err_code export_window(struct export *x, struct err *err)
                       : export_set_null(x, "sliding_window", err);
 }
 
-static enum err_code export_windows(struct export *x, int64_t fallback, int64_t period,
-                                    struct err *err)
+enum err_code export_windows(struct export *x, int64_t fallback, int64_t period, struct err *err)
 {
     int64_t window = export_int(x, "attention.sliding_window", fallback);
     enum err_code code = export_layer_types(x, window > 0 ? period : 1, err);
@@ -192,6 +205,11 @@ static enum err_code export_minicpm(struct export *x, struct err *err)
                                    width / export_float(x, "logit_scale", width / 256), err);
 }
 
+static enum err_code export_granite(struct export *x, struct err *err)
+{
+    return export_set_bool(x, "mlp_bias", false, err);
+}
+
 static enum err_code export_olmo(struct export *x, struct err *err)
 {
     return export_meta(x, "attention.sliding_window") ? export_windows(x, 0, 4, err) : ERR_OK;
@@ -217,12 +235,20 @@ static enum err_code export_qwen3moe(struct export *x, struct err *err)
                                                  : export_set_bool(x, "norm_topk_prob", true, err);
 }
 
-/* What config.json calls an architecture. variant: the key whose presence makes it this row; rows with one come first. */
-static const struct export_family {
-    const char *arch, *variant;
-    const char *class, *type, *act;
-    enum err_code (*more)(struct export *x, struct err *err);
-} export_families[] = {
+static enum err_code export_embedding(struct export *x, struct err *err)
+{
+    enum err_code code = export_gemma3(x, err);
+    return code ? code : export_set_bool(x, "use_bidirectional_attention", true, err);
+}
+
+/* Every layer has experts. */
+static enum err_code export_qwen2moe(struct export *x, struct err *err)
+{
+    enum err_code code = export_set_bool(x, "use_sliding_window", false, err);
+    return code ? code : export_set_int(x, "decoder_sparse_step", 1, err);
+}
+
+static const struct export_family export_families[] = {
     { "llama", "expert_count", "MixtralForCausalLM", "mixtral", "silu", export_window },
     { "llama", "attention.sliding_window", "MistralForCausalLM", "mistral", "silu", export_window },
     { "llama", NULL, "LlamaForCausalLM", "llama", "silu", NULL },
@@ -236,12 +262,37 @@ static const struct export_family {
     { "olmo2", "attention.sliding_window", "Olmo3ForCausalLM", "olmo3", "silu", export_olmo },
     { "olmo2", NULL, "Olmo2ForCausalLM", "olmo2", "silu", NULL },
     { "glm4", NULL, "Glm4ForCausalLM", "glm4", "silu", NULL },
-    { "granite", NULL, "GraniteForCausalLM", "granite", "silu", NULL },
+    { "granite", NULL, "GraniteForCausalLM", "granite", "silu", export_granite },
     { "smollm3", NULL, "SmolLM3ForCausalLM", "smollm3", "silu", NULL },
     { "minicpm", NULL, "MiniCPMForCausalLM", "minicpm", "silu", export_minicpm },
     { "starcoder2", NULL, "Starcoder2ForCausalLM", "starcoder2", "gelu_pytorch_tanh",
       export_starcoder2 },
+    { "qwen2moe", NULL, "Qwen2MoeForCausalLM", "qwen2_moe", "silu", export_qwen2moe },
+    { "qwen3next", NULL, "Qwen3NextForCausalLM", "qwen3_next", "silu", export_hybrid },
+    { "qwen35", NULL, "Qwen3_5ForCausalLM", "qwen3_5_text", "silu", export_hybrid },
+    { "qwen35moe", NULL, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "silu", export_hybrid },
+    { "gemma4", NULL, "Gemma4ForCausalLM", "gemma4_text", "gelu_pytorch_tanh", export_gemma4 },
+    { "gpt-oss", NULL, "GptOssForCausalLM", "gpt_oss", "silu", export_gpt_oss },
+    { "bert", NULL, "BertModel", "bert", "gelu", export_bert },
+    { "nomic-bert", NULL, "NomicBertModel", "nomic_bert", "silu", export_nomic },
+    { "gemma-embedding", NULL, "Gemma3TextModel", "gemma3_text", "gelu_pytorch_tanh",
+      export_embedding },
 };
+
+const struct export_naming *export_naming_of(const struct export *x)
+{
+    static const struct export_naming names[] = {
+        { "qwen35", "qwen3_5", "language_model.", false },
+        { "qwen35moe", "qwen3_5_moe", "language_model.", false },
+        { "bert", NULL, NULL, true },
+        { "nomic-bert", NULL, NULL, true },
+        { "gemma-embedding", NULL, NULL, true },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(names[i].arch, x->arch) == 0)
+            return &names[i];
+    return NULL;
+}
 
 static const struct export_family *export_family_of(const struct export *x)
 {
@@ -260,7 +311,7 @@ static enum err_code export_keys(struct export *x, const struct hf_key *keys, st
     enum err_code code = ERR_OK;
     for (; keys && keys->hf && !code; keys++) {
         const struct meta_value *v = export_meta(x, keys->gguf);
-        if (!v || v->type == META_TYPE_STRING)
+        if (!v || v->type == META_TYPE_STRING || export_has(x, keys->hf))
             continue;
         if (v->type ==
             META_TYPE_ARRAY) { /* one number for each layer: config.json has one for all */
@@ -292,17 +343,15 @@ static enum err_code export_common(struct export *x, const struct export_family 
                                             "tokenizer.ggml.padding_token_id" };
     const struct weights_tensor *embed = weights_find(x->w, "token_embd.weight");
     struct meta_str *class = arena_alloc(&x->arena, sizeof(*class));
-    struct meta_value list = { .type = META_TYPE_ARRAY };
     char path[32];
     if (!class || !embed)
         return err_set(err, class ? ERR_INVALID : ERR_NOMEM, "tensor token_embd.weight: missing");
     *class = (struct meta_str){ f->class, strlen(f->class) };
-    list.array.type = META_TYPE_STRING;
-    list.array.n = 1;
-    list.array.strs = class;
-    enum err_code code = export_set(x, "architectures", &list, err);
+    const struct export_naming *n = export_naming_of(x);
+    const char *type = n && n->mlx_type && export_is_mlx(x) ? n->mlx_type : f->type;
+    enum err_code code = export_set_strs(x, "architectures", class, 1, err);
     if (!code)
-        code = export_set_str(x, "model_type", f->type, err);
+        code = export_set_str(x, "model_type", type, err);
     if (!code)
         code = export_set_str(x, "hidden_act", f->act, err);
     if (!code && strncmp(f->arch, "gemma", 5) == 0)
@@ -317,9 +366,12 @@ static enum err_code export_common(struct export *x, const struct export_family 
     for (size_t i = 0; i < ARRAY_LEN(ids) && !code; i++) {
         int64_t id;
         snprintf(path, sizeof(path), "%s_token_id", ids[i]);
-        code = weights_int_or(x->w, gguf_ids[i], 0, embed->shape[1] - 1, -1, &id, NULL) || id < 0
-                   ? export_set_null(x, path, err)
-                   : export_set_int(x, path, id, err);
+        bool has =
+            !weights_int_or(x->w, gguf_ids[i], 0, embed->shape[1] - 1, -1, &id, NULL) && id >= 0;
+        if (has)
+            code = export_set_int(x, path, id, err);
+        else if (!n || !n->is_bare) /* of encoders transformers takes no null */
+            code = export_set_null(x, path, err);
     }
     return code;
 }
@@ -338,5 +390,5 @@ enum err_code export_config(struct export *x, struct err *err)
         code = export_keys(x, x->map->keys, err);
     if (!code)
         code = export_keys(x, hf_common_keys(), err);
-    return code ? code : export_rope(x, err);
+    return code || x->map->has_ropes ? code : export_rope(x, err);
 }

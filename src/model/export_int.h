@@ -11,7 +11,69 @@ const struct meta_value *export_meta(const struct export *x, const char *name);
 int64_t export_int(const struct export *x, const char *name, int64_t fallback);
 double export_float(const struct export *x, const char *name, double fallback);
 
-/* The values of config.json (export_config.c, export_rope.c). */
+bool export_is_mlx(const struct export *x);
+
+/* --- tensors --- */
+
+/* Add one that is src whole, under a name that is copied; what differs is set in *out, which stands until the next one is added. */
+enum err_code export_add(struct export *x, const struct weights_tensor *src, const char *name,
+                         struct recode **out, struct err *err) MUST_CHECK;
+/* A further part, behind those there are. */
+enum err_code export_add_part(struct export *x, struct recode *r, const struct weights_tensor *src,
+                              struct err *err) MUST_CHECK;
+/* Add the matrices of all experts of a layer as one stack. t: the first; single: their pattern. */
+enum err_code export_stack(struct export *x, const struct weights_tensor *t, int64_t layer,
+                           const char *single, const char *name, struct err *err) MUST_CHECK;
+/* n numbers for rows and runs. NULL: no memory; *err says it. */
+int32_t *export_indexes(struct export *x, int64_t n, struct err *err);
+/* The pattern with its one number filled in. */
+void export_fill(const char *pattern, int64_t layer, char out[HF_NAME_MAX]);
+/* The tensor of GGUF's under the pattern; NULL if absent. */
+const struct weights_tensor *export_find(const struct export *x, const char *pattern,
+                                         int64_t layer);
+/* The row of the tables that makes this name, the family's own first. */
+const struct hf_name *export_row(const struct export *x, const char *name, int64_t at[2], int *n);
+enum err_code export_unknown(const struct export *x, const struct weights_tensor *t,
+                             struct err *err);
+
+/* What rows of tables cannot say: sets *is_done, or leaves the tensor. */
+typedef enum err_code (*export_give_fn)(struct export *x, const struct weights_tensor *t,
+                                        bool *is_done, struct err *err);
+enum err_code export_experts(struct export *x, const struct weights_tensor *t, bool *is_done,
+                             struct err *err) MUST_CHECK; /* export_experts.c */
+enum err_code export_delta(struct export *x, const struct weights_tensor *t, bool *is_done,
+                           struct err *err) MUST_CHECK; /* export_delta.c; hybrids alone */
+
+/* --- the values of config.json (export_config.c, export_family.c, export_rope.c) --- */
+
+/* What config.json calls an architecture. variant: the key whose presence makes it this row; rows with one come first. */
+struct export_family {
+    const char *arch, *variant;
+    const char *class, *type, *act;
+    enum err_code (*more)(struct export *x, struct err *err);
+};
+/* Of architectures whose names are not as everywhere. */
+struct export_naming {
+    const char *arch;
+    const char *mlx_type; /* what mlx-lm calls it; NULL: the same */
+    const char *prefix;   /* of the tensors' names in MLX directories; NULL: none */
+    bool is_bare;         /* tensors' names begin without "model." */
+};
+const struct export_naming *export_naming_of(const struct export *x); /* NULL: as everywhere */
+/* More of a family (export_family.c). */
+enum err_code export_gemma4(struct export *x, struct err *err);
+enum err_code export_gpt_oss(struct export *x, struct err *err);
+enum err_code export_hybrid(struct export *x, struct err *err);
+enum err_code export_bert(struct export *x, struct err *err);
+enum err_code export_nomic(struct export *x, struct err *err);
+
+/* layer_types: the file's pattern, without one all but every period-th have the window; sliding_window. */
+enum err_code export_windows(struct export *x, int64_t fallback, int64_t period,
+                             struct err *err) MUST_CHECK;
+/* n texts; borrowed. */
+enum err_code export_set_strs(struct export *x, const char *path, const struct meta_str *strs,
+                              int64_t n, struct err *err) MUST_CHECK;
+
 enum err_code export_config(struct export *x, struct err *err) MUST_CHECK;
 enum err_code export_rope(struct export *x, struct err *err) MUST_CHECK;
 enum err_code export_set(struct export *x, const char *path, const struct meta_value *v,

@@ -10,6 +10,13 @@
 #define EXPORT_LOW      1.0 /* Llama 3.1: low_freq_factor, high_freq_factor */
 #define EXPORT_HIGH     4.0
 
+/* Both spellings: transformers reads the first, mlx-lm in some families the second alone. */
+static enum err_code export_rope_type(struct export *x, const char *type, struct err *err)
+{
+    enum err_code code = export_set_str(x, "rope_scaling.rope_type", type, err);
+    return code ? code : export_set_str(x, "rope_scaling.type", type, err);
+}
+
 static int64_t export_head_dim(const struct export *x)
 {
     int64_t heads = export_int(x, "attention.head_count", 1);
@@ -61,7 +68,7 @@ static enum err_code export_llama3(struct export *x, int64_t n_dims, struct err 
         return err_set(err, ERR_UNSUPPORTED,
                        "tensor rope_freqs.weight: not what Llama 3's rule gives for any original "
                        "length: config.json could not say it");
-    code = export_set_str(x, "rope_scaling.rope_type", "llama3", err);
+    code = export_rope_type(x, "llama3", err);
     if (!code)
         code = export_set_float(x, "rope_scaling.factor", factor, err);
     if (!code)
@@ -77,7 +84,7 @@ static enum err_code export_longrope(struct export *x, int64_t n_dims, struct er
     float divisors[EXPORT_DIMS_MAX / 2];
     double scale = export_float(x, "rope.scaling.attn_factor", 0);
     int64_t orig = export_int(x, "rope.scaling.original_context_length", 0);
-    enum err_code code = export_set_str(x, "rope_scaling.rope_type", "longrope", err);
+    enum err_code code = export_rope_type(x, "longrope", err);
     if (!code)
         code = export_divisors(x, "rope_factors_long.weight", n_dims / 2, divisors, err);
     if (!code)
@@ -104,7 +111,7 @@ static enum err_code export_yarn(struct export *x, double factor, struct err *er
     double scale = export_float(x, "rope.scaling.attn_factor",
                                 export_float(x, "rope.scaling.yarn_attn_factor", 1));
     int64_t orig = export_int(x, "rope.scaling.original_context_length", 0);
-    enum err_code code = export_set_str(x, "rope_scaling.rope_type", "yarn", err);
+    enum err_code code = export_rope_type(x, "yarn", err);
     if (!code)
         code = export_set_float(x, "rope_scaling.factor", factor, err);
     for (size_t i = 0; i < ARRAY_LEN(floats) && !code; i++)
@@ -115,6 +122,8 @@ static enum err_code export_yarn(struct export *x, double factor, struct err *er
                                 scale * (factor > 1 ? 1 + 0.1 * dmath_log(factor) : 1), err);
     if (!code && orig > 0)
         code = export_set_int(x, "rope_scaling.original_max_position_embeddings", orig, err);
+    if (!code && strcmp(x->arch, "gpt-oss") == 0) /* GGUF has no key for it: the family's own way */
+        code = export_set_bool(x, "rope_scaling.truncate", false, err);
     return code;
 }
 
@@ -142,6 +151,6 @@ enum err_code export_rope(struct export *x, struct err *err)
         return export_yarn(x, factor, err);
     if ((n == 4 && memcmp(name, "none", n) == 0) || factor == 1 || factor == 0)
         return ERR_OK;
-    code = export_set_str(x, "rope_scaling.rope_type", "linear", err);
+    code = export_rope_type(x, "linear", err);
     return code ? code : export_set_float(x, "rope_scaling.factor", factor, err);
 }

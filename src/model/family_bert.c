@@ -93,7 +93,7 @@ static const struct hf_name bert_names[] = {
     { 0 },
 };
 
-/* As transformers has it, and as published with code of its own. */
+/* As published with code of its own, and as transformers has it. */
 #define NOMIC_LAYER(hf_, gguf_)                 \
     {                                           \
         hf_, "blk.%d." gguf_, HF_TRANSFORM_NONE \
@@ -101,14 +101,8 @@ static const struct hf_name bert_names[] = {
 static const struct hf_name nomic_bert_names[] = {
     { "embeddings.word_embeddings.weight", "token_embd.weight", HF_TRANSFORM_NONE },
     { "embeddings.token_type_embeddings.weight", "token_types.weight", HF_TRANSFORM_NONE },
-    { "embeddings.LayerNorm.weight", "token_embd_norm.weight", HF_TRANSFORM_NONE },
-    { "embeddings.LayerNorm.bias", "token_embd_norm.bias", HF_TRANSFORM_NONE },
     { "emb_ln.weight", "token_embd_norm.weight", HF_TRANSFORM_NONE },
     { "emb_ln.bias", "token_embd_norm.bias", HF_TRANSFORM_NONE },
-    NOMIC_LAYER("model.layers.%d.post_attention_layernorm.weight", "attn_output_norm.weight"),
-    NOMIC_LAYER("model.layers.%d.post_attention_layernorm.bias", "attn_output_norm.bias"),
-    NOMIC_LAYER("model.layers.%d.post_mlp_layernorm.weight", "layer_output_norm.weight"),
-    NOMIC_LAYER("model.layers.%d.post_mlp_layernorm.bias", "layer_output_norm.bias"),
     NOMIC_LAYER("encoder.layers.%d.attn.Wqkv.weight", "attn_qkv.weight"),
     NOMIC_LAYER("encoder.layers.%d.attn.out_proj.weight", "attn_output.weight"),
     NOMIC_LAYER("encoder.layers.%d.mlp.fc11.weight", "ffn_up.weight"),
@@ -118,6 +112,12 @@ static const struct hf_name nomic_bert_names[] = {
     NOMIC_LAYER("encoder.layers.%d.norm1.bias", "attn_output_norm.bias"),
     NOMIC_LAYER("encoder.layers.%d.norm2.weight", "layer_output_norm.weight"),
     NOMIC_LAYER("encoder.layers.%d.norm2.bias", "layer_output_norm.bias"),
+    { "embeddings.LayerNorm.weight", "token_embd_norm.weight", HF_TRANSFORM_NONE },
+    { "embeddings.LayerNorm.bias", "token_embd_norm.bias", HF_TRANSFORM_NONE },
+    NOMIC_LAYER("model.layers.%d.post_attention_layernorm.weight", "attn_output_norm.weight"),
+    NOMIC_LAYER("model.layers.%d.post_attention_layernorm.bias", "attn_output_norm.bias"),
+    NOMIC_LAYER("model.layers.%d.post_mlp_layernorm.weight", "layer_output_norm.weight"),
+    NOMIC_LAYER("model.layers.%d.post_mlp_layernorm.bias", "layer_output_norm.bias"),
     { 0 },
 };
 

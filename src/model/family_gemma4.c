@@ -318,6 +318,10 @@ static const struct hf_name gemma4_names[] = {
     HF_LAYER("router.per_expert_scale", "ffn_down_exps.scale"),
     HF_LAYER("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
     HF_LAYER("experts.down_proj", "ffn_down_exps.weight"),
+    /* mlx-lm */
+    HF_LAYER("experts.switch_glu.gate_proj.weight", "ffn_gate_exps.weight"),
+    HF_LAYER("experts.switch_glu.up_proj.weight", "ffn_up_exps.weight"),
+    HF_LAYER("experts.switch_glu.down_proj.weight", "ffn_down_exps.weight"),
     HF_LAYER("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
     HF_LAYER("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
     HF_LAYER("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),

@@ -173,6 +173,13 @@ static const struct hf_name gpt_oss_names[] = {
     HF_LAYER("mlp.router.weight", "ffn_gate_inp.weight"),
     HF_LAYER("mlp.router.bias", "ffn_gate_inp.bias"),
     HF_LAYER("mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
+    /* mlx-lm */
+    HF_LAYER("mlp.experts.gate_proj.weight", "ffn_gate_exps.weight"),
+    HF_LAYER("mlp.experts.up_proj.weight", "ffn_up_exps.weight"),
+    HF_LAYER("mlp.experts.down_proj.weight", "ffn_down_exps.weight"),
+    HF_LAYER("mlp.experts.gate_proj.bias", "ffn_gate_exps.bias"),
+    HF_LAYER("mlp.experts.up_proj.bias", "ffn_up_exps.bias"),
+    HF_LAYER("mlp.experts.down_proj.bias", "ffn_down_exps.bias"),
     /* taken with their blocks */
     HF_LAYER_AS("mlp.experts.gate_up_proj_scales", "", HF_TRANSFORM_DROP),
     HF_LAYER_AS("mlp.experts.down_proj_scales", "", HF_TRANSFORM_DROP),

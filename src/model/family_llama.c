@@ -54,6 +54,10 @@ static const struct hf_name llama_names[] = {
       HF_TRANSFORM_NONE },
     { "model.layers.%d.block_sparse_moe.experts.%d.w2.weight", "blk.%d.ffn_down.%d.weight",
       HF_TRANSFORM_NONE },
+    /* mlx-lm */
+    HF_LAYER("block_sparse_moe.switch_mlp.gate_proj.weight", "ffn_gate_exps.weight"),
+    HF_LAYER("block_sparse_moe.switch_mlp.up_proj.weight", "ffn_up_exps.weight"),
+    HF_LAYER("block_sparse_moe.switch_mlp.down_proj.weight", "ffn_down_exps.weight"),
     { 0 },
 };
 

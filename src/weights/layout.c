@@ -119,6 +119,23 @@ static void take_scales(const struct weights_tensor *t, const uint8_t *from, uin
     }
 }
 
+/* Bytes of a run of columns. MLX's codes are a stream of bits, of which eight numbers are whole bytes. */
+static enum err_code take_run_bytes(const struct weights_tensor *t, size_t *out, struct err *err)
+{
+    const struct weights_layout *l = t->layout;
+    const int64_t run = l->runs ? l->run : t->shape[0];
+    const int bits = dtype_mlx_bits(t->type);
+    if (bits && run % 8 == 0)
+        *out = (size_t)(run / 8) * (size_t)bits;
+    else if (run % dtype_info(t->type)->block_elems == 0)
+        *out = dtype_row_bytes(t->type, run);
+    else
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tensor %s: runs of %lld columns, which are no whole blocks of %s", t->name,
+                       (long long)run, dtype_info(t->type)->name);
+    return ERR_OK;
+}
+
 enum err_code weights_take(const struct weights_tensor *t, struct weights_tensor *out, void **mem,
                            struct err *err)
 {
@@ -128,7 +145,10 @@ enum err_code weights_take(const struct weights_tensor *t, struct weights_tensor
     if (!l)
         return ERR_OK;
     BUG_ON(t->shape[2] != 1 || t->shape[3] != 1);
+    size_t run_bytes = 0;
     enum err_code code = take_scales_fit(t, err);
+    if (!code && !l->is_apart && !l->is_turned)
+        code = take_run_bytes(t, &run_bytes, err);
     if (code)
         return code;
     size_t bytes = dtype_row_bytes(t->type, t->shape[0]) * (size_t)t->shape[1];
@@ -141,8 +161,7 @@ enum err_code weights_take(const struct weights_tensor *t, struct weights_tensor
     else if (l->is_turned)
         take_turned(t, to);
     else
-        take_rows(l, t->shape[1], l->runs ? t->shape[0] / l->run : 1,
-                  dtype_row_bytes(t->type, l->runs ? l->run : t->shape[0]), t->data, to);
+        take_rows(l, t->shape[1], l->runs ? t->shape[0] / l->run : 1, run_bytes, t->data, to);
     if (n_scales)
         take_scales(t, t->scales.scales, to + bytes);
     if (n_biases)

@@ -16,20 +16,28 @@ enum recode_change { /* of each element, in f32 */
                      RECODE_LOG_NEG, /* log(-x), its inverse */
 };
 
-/* The rows of a head of K stand so that rotary pairs are half a head apart (Hugging Face) or neighbours (some families' GGUF). */
-enum recode_order {
-    RECODE_ORDER_KEEP,
-    RECODE_ORDER_HALVES, /* neighbours to halves: row j K/2 + i of a head is its row 2i + j */
+/* How a matrix of the destination stands. */
+enum recode_form {
+    RECODE_FORM_ROWS,
+    RECODE_FORM_TURNED,    /* [cols][rows]; plain types */
+    RECODE_FORM_CODES,     /* of MXFP4 alone: 16 bytes a block, neighbours in a byte; type is U8 */
+    RECODE_FORM_EXPONENTS, /* of MXFP4 alone: one byte a block */
 };
 
+/* Row r of group g of the destination is row rows[r] of group g of the source, which is run g of the first part's rows, behind it run g
+ * of the second's, and so on. */
 struct recode {
     const char *name; /* in the destination */
-    const struct weights_tensor *const
-        *parts; /* [n_parts], all of one shape and type: their rows follow one another */
+    /* [n_parts], of one type and row length; all but the first of one shape */
+    const struct weights_tensor *const *parts;
     int n_parts;
-    int64_t row0, n_rows; /* of every part; n_rows 0 = all */
-    enum recode_order order;
-    int64_t heads; /* of the rows, where order is not KEEP */
+    int64_t row0, n_rows;  /* of every part; n_rows 0 = all */
+    int64_t cols;          /* elements of a row; 0 = the first part's shape[0] */
+    int64_t groups;        /* 0 = 1 */
+    const int32_t *rows;   /* [rows of the destination / groups]; NULL: r */
+    int64_t run;           /* columns move in runs of so many ... */
+    const int32_t *runs;   /* [cols / run] ... run i is the source's run runs[i]; NULL: i */
+    enum recode_form form; /* of each group */
     enum recode_change change;
     enum dtype type;         /* of the destination; MLX: of the codes */
     struct quantize_mlx mlx; /* where type is MLX's; its type is that of scales and biases */

@@ -102,6 +102,39 @@ static void rows_and_runs_of_columns_move_with_their_scales(void **state)
     }
 }
 
+/* One scale for the row, columns in runs of eight: bytes of any width of codes. */
+static void short_runs_of_codes_move(void **state)
+{
+    (void)state;
+    static const int32_t runs[] = { 5, 0, 3, 1, 7, 2, 6, 4 };
+    static const enum dtype types[] = { DTYPE_MLX2, DTYPE_MLX3, DTYPE_MLX5, DTYPE_MLX8 };
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        float plain[ROWS * COLS], got[ROWS * COLS];
+        struct err err = { 0 };
+        struct weights_tensor taken;
+        void *mem;
+        struct weights_layout l = { .n_rows = ROWS, .run = 8, .runs = runs };
+        struct weights_tensor t = { .name = "w",
+                                    .type = types[i],
+                                    .n_dims = 2,
+                                    .shape = { COLS, ROWS, 1, 1 },
+                                    .data = codes,
+                                    .scales = { (uint8_t *)scales, (uint8_t *)biases, DTYPE_F16, 1,
+                                                COLS } };
+        assert_int_equal(weights_decode_rows(&t, 0, ROWS, plain, &err), ERR_OK);
+        t.layout = &l;
+        assert_int_equal(weights_take(&t, &taken, &mem, &err), ERR_OK);
+        assert_int_equal(weights_decode_rows(&taken, 0, ROWS, got, &err), ERR_OK);
+        for (int64_t r = 0; r < ROWS; r++)
+            for (int64_t c = 0; c < COLS; c++)
+                assert_true(got[r * COLS + c] == plain[r * COLS + runs[c / 8] * 8 + c % 8]);
+        mem_free(MEM_CAT_WEIGHTS, mem);
+        l.run = 4;
+        assert_int_equal(weights_take(&t, &taken, &mem, &err), ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "tensor w: runs of 4 columns"));
+    }
+}
+
 static void scales_over_runs_that_part_are_refused(void **state)
 {
     (void)state;
@@ -205,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_runs_of_columns_move_with_their_scales),
+        cmocka_unit_test(short_runs_of_codes_move),
         cmocka_unit_test(scales_over_runs_that_part_are_refused),
         cmocka_unit_test(turned_matrices_are_turned_back),
         cmocka_unit_test(mxfp4_in_two_tensors_becomes_blocks),

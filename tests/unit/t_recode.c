@@ -151,13 +151,14 @@ static enum err_code run(const struct recode *r, int threads, struct buf *out, s
 
 static void rows_of_heads_go_to_halves(void **state)
 {
+    static const int32_t rows[] = { 0, 2, 4, 6, 1, 3, 5, 7 };
     struct buf halves;
     const struct weights_tensor t = tensor_of(values, DTYPE_F32, COLS, ROWS), *parts[] = { &t };
     struct recode r = { .name = "q",
                         .parts = parts,
                         .n_parts = 1,
-                        .order = RECODE_ORDER_HALVES,
-                        .heads = 3,
+                        .groups = 3,
+                        .rows = rows,
                         .type = DTYPE_F32,
                         .n_dims = 2,
                         .shape = { COLS, ROWS, 1, 1 } };
@@ -173,6 +174,7 @@ static void rows_of_heads_go_to_halves(void **state)
     const struct weights_tensor v = tensor_of(values, DTYPE_F32, ROWS, 1);
     parts[0] = &v;
     r.n_dims = 1;
+    r.cols = 1;
     r.shape[0] = ROWS;
     r.shape[1] = 1;
     buf_reset(&halves);
@@ -262,6 +264,135 @@ static void stacks_are_made_and_cut(void **state)
     assert_memory_equal(one.data, stack.data + 8 * row, 8 * row);
     buf_release(&stack);
     buf_release(&one);
+}
+
+/* Rows of two parts in turn, of every matrix; half of the rows of every matrix; columns in runs. */
+static void rows_and_columns_move_inside_groups(void **state)
+{
+    static const int32_t in_turn[] = { 0, 4, 1, 5, 2, 6, 3, 7 }, second[] = { 2, 3 },
+                         runs[] = { 1, 0 };
+    struct buf out;
+    struct weights_tensor a = tensor_of(values, DTYPE_F32, COLS, 12),
+                          b = tensor_of(values + 12 * COLS, DTYPE_F32, COLS, 12);
+    const struct weights_tensor *parts[] = { &a, &b };
+    struct recode r = { .name = "both",
+                        .parts = parts,
+                        .n_parts = 2,
+                        .groups = 3,
+                        .rows = in_turn,
+                        .type = DTYPE_F32,
+                        .n_dims = 3,
+                        .shape = { COLS, 8, 3, 1 } };
+    fill();
+    buf_init(&out, MEM_CAT_BASE, 1 << 20);
+    assert_int_equal(run(&r, 2, &out, NULL), ERR_OK);
+    for (int i = 0; i < 24; i++) {
+        const float *from = values + (i % 2 * 12 + i / 8 * 4 + i % 8 / 2) * COLS;
+        assert_memory_equal(out.data + (size_t)i * COLS * 4, from, COLS * 4);
+    }
+    struct recode half = { .name = "half",
+                           .parts = parts,
+                           .n_parts = 1,
+                           .groups = 3,
+                           .rows = second,
+                           .run = COLS / 2,
+                           .runs = runs,
+                           .type = DTYPE_F32,
+                           .n_dims = 3,
+                           .shape = { COLS, 2, 3, 1 } };
+    for (int k = 0; k < 2; k++) { /* copied, and through f16 back */
+        buf_reset(&out);
+        half.type = k ? DTYPE_F16 : DTYPE_F32;
+        size_t size = k ? 2 : 4, bytes = COLS / 2 * size;
+        assert_int_equal(run(&half, 1, &out, NULL), ERR_OK);
+        for (int i = 0; i < 12; i++) {
+            uint8_t want[COLS * 2];
+            const float *from =
+                values + (i / 4 * 4 + 2 + i / 2 % 2) * COLS + (1 - i % 2) * COLS / 2;
+            quantize_row(half.type, from, COLS / 2, want);
+            assert_memory_equal(out.data + (size_t)i * bytes, want, bytes);
+        }
+    }
+    half.rows = in_turn; /* row 4 of four */
+    half.shape[1] = 8;
+    assert_int_equal(recode_check(&half, NULL), ERR_INVALID);
+    buf_release(&out);
+}
+
+static void matrices_are_turned(void **state)
+{
+    static const int32_t rows[] = { 3, 2, 1, 0 };
+    struct weights_tensor t = tensor_of(values, DTYPE_F32, COLS, 8);
+    const struct weights_tensor *parts[] = { &t };
+    struct buf out;
+    float got;
+    struct recode r = { .name = "turned",
+                        .parts = parts,
+                        .n_parts = 1,
+                        .groups = 2,
+                        .rows = rows,
+                        .form = RECODE_FORM_TURNED,
+                        .type = DTYPE_F32,
+                        .n_dims = 3,
+                        .shape = { 4, COLS, 2, 1 } };
+    fill();
+    buf_init(&out, MEM_CAT_BASE, 1 << 20);
+    assert_int_equal(run(&r, 3, &out, NULL), ERR_OK);
+    assert_int_equal(out.len, 8 * COLS * 4);
+    for (int g = 0; g < 2; g++)
+        for (int c = 0; c < COLS; c++)
+            for (int i = 0; i < 4; i++) {
+                memcpy(&got, out.data + (size_t)((g * COLS + c) * 4 + i) * 4, 4);
+                assert_true(got == values[(g * 4 + 3 - i) * COLS + c]);
+            }
+    buf_release(&out);
+}
+
+/* What weights_take puts together comes apart again. */
+static void mxfp4_comes_apart(void **state)
+{
+    uint8_t codes[ROWS * 2 * 16], exponents[ROWS * 2];
+    struct weights_tensor whole, t = { .name = "e",
+                                       .type = DTYPE_MXFP4,
+                                       .n_dims = 2,
+                                       .shape = { 64, ROWS, 1, 1 },
+                                       .data = codes,
+                                       .bytes = sizeof(codes) };
+    const struct weights_layout l = { .n_rows = ROWS, .is_apart = true };
+    const struct weights_tensor *parts[] = { &whole };
+    struct buf out;
+    void *mem;
+    for (size_t i = 0; i < sizeof(codes); i++)
+        codes[i] = (uint8_t)(i * 53 + i / 9);
+    for (size_t i = 0; i < sizeof(exponents); i++)
+        exponents[i] = (uint8_t)(100 + i);
+    t.layout = &l;
+    t.scales = (struct scales){ .scales = exponents, .type = DTYPE_U8, .rows = 1, .cols = 32 };
+    assert_int_equal(weights_take(&t, &whole, &mem, NULL), ERR_OK);
+    whole.scales = (struct scales){ 0 };
+    struct recode r = { .name = "e",
+                        .parts = parts,
+                        .n_parts = 1,
+                        .form = RECODE_FORM_CODES,
+                        .type = DTYPE_U8,
+                        .n_dims = 3,
+                        .shape = { 16, 2, ROWS, 1 } };
+    buf_init(&out, MEM_CAT_BASE, 1 << 20);
+    assert_int_equal(run(&r, 1, &out, NULL), ERR_OK);
+    assert_int_equal(out.len, sizeof(codes));
+    assert_memory_equal(out.data, codes, sizeof(codes));
+    buf_reset(&out);
+    r.form = RECODE_FORM_EXPONENTS;
+    r.n_dims = 2;
+    memcpy(r.shape, (int64_t[]){ 2, ROWS, 1, 1 }, sizeof(r.shape));
+    assert_int_equal(run(&r, 1, &out, NULL), ERR_OK);
+    assert_int_equal(out.len, sizeof(exponents));
+    assert_memory_equal(out.data, exponents, sizeof(exponents));
+    const struct weights_tensor plain = tensor_of(values, DTYPE_F32, COLS, ROWS);
+    parts[0] = &plain;
+    assert_int_equal(recode_check(&r, NULL), ERR_INVALID);
+    mem_free(MEM_CAT_WEIGHTS, mem);
+    buf_release(&out);
 }
 
 static void threads_change_nothing(void **state)
@@ -443,6 +574,9 @@ int main(void)
         cmocka_unit_test(rows_of_heads_go_to_halves),
         cmocka_unit_test(layouts_are_undone),
         cmocka_unit_test(stacks_are_made_and_cut),
+        cmocka_unit_test(rows_and_columns_move_inside_groups),
+        cmocka_unit_test(matrices_are_turned),
+        cmocka_unit_test(mxfp4_comes_apart),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(what_a_type_cannot_hold_is_refused_by_name),
         cmocka_unit_test(changes_are_each_others_inverse),
