@@ -16,7 +16,7 @@ static enum err_code convert_put_array(struct gguf_writer *g, const char *key,
                                        const struct meta_value *v, struct err *err)
 {
     struct meta_value item, out = *v;
-    bool is_pattern = strstr(key, "sliding_window_pattern") != NULL;
+    bool is_pattern = strstr(key, "sliding_window_pattern") || strstr(key, "recurrent_layers");
     uint64_t n = v->array.n;
     union {
         int32_t i;

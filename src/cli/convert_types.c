@@ -260,10 +260,9 @@ enum err_code convert_types_set(struct convert *c, struct err *err)
 {
     enum err_code code = ERR_OK;
     if (c->plain == DTYPE_COUNT)
-        c->plain =
-            c->kind != CONVERT_MLX && c->type.type < DTYPE_COUNT && convert_is_plain(c->type.type)
-                ? c->type.type
-                : convert_plain_of(c);
+        c->plain = c->type.type < DTYPE_COUNT && convert_is_plain(c->type.type)
+                       ? c->type.type
+                       : convert_plain_of(c);
     for (int32_t i = 0; i < c->x.n_tensors; i++) {
         const struct recode *r = &c->x.tensors[i];
         int64_t layer = convert_layer(r->name);

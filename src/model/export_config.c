@@ -228,11 +228,22 @@ static enum err_code export_qwen2(struct export *x, struct err *err)
     return export_set_bool(x, "use_sliding_window", false, err);
 }
 
+/* Every layer has experts, which mlx-lm wants to be told. */
+enum err_code export_sparse(struct export *x, struct err *err)
+{
+    struct meta_value none = { .type = META_TYPE_ARRAY };
+    none.array.type = META_TYPE_I64;
+    enum err_code code = export_set_int(x, "decoder_sparse_step", 1, err);
+    return code ? code : export_set(x, "mlp_only_layers", &none, err);
+}
+
 /* GGUF's qwen3moe means it where the file is silent; config.json's default is the other way. */
 static enum err_code export_qwen3moe(struct export *x, struct err *err)
 {
-    return export_meta(x, "expert_weights_norm") ? ERR_OK
-                                                 : export_set_bool(x, "norm_topk_prob", true, err);
+    enum err_code code = export_sparse(x, err);
+    return code || export_meta(x, "expert_weights_norm")
+               ? code
+               : export_set_bool(x, "norm_topk_prob", true, err);
 }
 
 static enum err_code export_embedding(struct export *x, struct err *err)
@@ -241,11 +252,10 @@ static enum err_code export_embedding(struct export *x, struct err *err)
     return code ? code : export_set_bool(x, "use_bidirectional_attention", true, err);
 }
 
-/* Every layer has experts. */
 static enum err_code export_qwen2moe(struct export *x, struct err *err)
 {
     enum err_code code = export_set_bool(x, "use_sliding_window", false, err);
-    return code ? code : export_set_int(x, "decoder_sparse_step", 1, err);
+    return code ? code : export_sparse(x, err);
 }
 
 static const struct export_family export_families[] = {

@@ -240,9 +240,15 @@ static enum err_code hybrid_rope(struct export *x, struct err *err)
     if (!code)
         code = export_set_float(x, "rope_parameters.rope_theta",
                                 export_float(x, "rope.freq_base", 10000000), err);
-    return code ? code
-                : export_set_float(x, "rope_parameters.partial_rotary_factor",
-                                   (double)dims / (double)(head > 0 ? head : 1), err);
+    if (!code)
+        code = export_set_float(x, "rope_parameters.partial_rotary_factor",
+                                (double)dims / (double)(head > 0 ? head : 1), err);
+    const struct meta_value *sections = export_meta(x, "rope.dimension_sections");
+    if (code || !sections || sections->type != META_TYPE_ARRAY || sections->array.n < 3)
+        return code;
+    struct meta_value three = *sections; /* the fourth is of no use here */
+    three.array.n = 3;
+    return export_set(x, "rope_parameters.mrope_section", &three, err);
 }
 
 enum err_code export_hybrid(struct export *x, struct err *err)
@@ -259,12 +265,7 @@ enum err_code export_hybrid(struct export *x, struct err *err)
     if (!code)
         code = hybrid_layers(x, err);
     if (!code && export_int(x, "expert_count", 0) > 0) {
-        static const struct export_pair sparse[] = { { "decoder_sparse_step", 1 } };
-        struct meta_value none = { .type = META_TYPE_ARRAY };
-        none.array.type = META_TYPE_I64;
-        code = export_set_pairs(x, sparse, 1, err);
-        if (!code)
-            code = export_set(x, "mlp_only_layers", &none, err);
+        code = export_sparse(x, err);
         if (!code)
             code = export_set_bool(x, "norm_topk_prob", true, err);
     }

@@ -70,6 +70,8 @@ enum err_code export_nomic(struct export *x, struct err *err);
 /* layer_types: the file's pattern, without one all but every period-th have the window; sliding_window. */
 enum err_code export_windows(struct export *x, int64_t fallback, int64_t period,
                              struct err *err) MUST_CHECK;
+/* decoder_sparse_step, mlp_only_layers: every layer has experts. */
+enum err_code export_sparse(struct export *x, struct err *err) MUST_CHECK;
 /* n texts; borrowed. */
 enum err_code export_set_strs(struct export *x, const char *path, const struct meta_str *strs,
                               int64_t n, struct err *err) MUST_CHECK;

@@ -145,6 +145,8 @@ static enum err_code bert_more(struct hf *h, struct err *err)
     if (!code && strcmp(kind, "absolute") != 0)
         code = err_set(err, ERR_UNSUPPORTED,
                        "config.json: position_embedding_type: '%.64s' is not absolute", kind);
+    if (!code)
+        code = hf_set_bool(h, "attention.causal", false, err);
     return code ? code : hf_pooling(h, err);
 }
 
@@ -195,6 +197,8 @@ static enum err_code nomic_bert_more(struct hf *h, struct err *err)
         hf_float(h, "rope_parameters.rope_theta rope_theta rotary_emb_base", 1000, &base, err);
     if (!code)
         code = hf_set_float(h, "rope.freq_base", base, err);
+    if (!code)
+        code = hf_set_bool(h, "attention.causal", false, err);
     return code ? code : hf_pooling(h, err);
 }
 

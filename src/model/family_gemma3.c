@@ -103,6 +103,25 @@ static const struct tensor_rule gemma3_tensors[] = {
     { 0 },
 };
 
+/* Widths of the dense layers, which readers of GGUF want said. */
+static enum err_code gemma3_dense(struct hf *h, struct err *err)
+{
+    static const struct {
+        const char *tensor, *in, *out;
+    } layers[] = { { "2_Dense.linear.weight", "dense_2_feat_in", "dense_2_feat_out" },
+                   { "3_Dense.linear.weight", "dense_3_feat_in", "dense_3_feat_out" } };
+    enum err_code code = ERR_OK;
+    for (size_t i = 0; i < ARRAY_LEN(layers) && !code; i++) {
+        const struct weights_tensor *t = weights_find(h->w, layers[i].tensor);
+        if (!t)
+            continue;
+        code = hf_set_int(h, layers[i].in, t->shape[0], err);
+        if (!code)
+            code = hf_set_int(h, layers[i].out, t->shape[1], err);
+    }
+    return code;
+}
+
 static enum err_code gemma3_more(struct hf *h, struct err *err)
 {
     int64_t period;
@@ -118,6 +137,8 @@ static enum err_code gemma3_more(struct hf *h, struct err *err)
                        "architecture");
     if (!code && is_two_way)
         code = hf_pooling(h, err);
+    if (!code && is_two_way)
+        code = gemma3_dense(h, err);
     if (!code)
         code = hf_windows(h, period, err);
     if (!code)

@@ -288,6 +288,8 @@ static enum err_code gemma4_more(struct hf *h, struct err *err)
     if (!code)
         code = hf_set_int(h, "attention.key_length_swa", head, err);
     if (!code)
+        code = hf_set_int(h, "attention.value_length_swa", head, err);
+    if (!code)
         code = gemma4_layer_sizes(h, err);
     if (!code)
         code = gemma4_ropes(h, head, full, err);

@@ -32,6 +32,19 @@ static enum err_code delta_sizes(const struct hf *h, struct delta_sizes *s, stru
     return code;
 }
 
+/* How the pairs of a head are shared between time, height and width, which text does not ask: readers of GGUF want it said. */
+static enum err_code delta_sections(struct hf *h, struct err *err)
+{
+    int64_t parts[4] = { 11, 11, 10, 0 };
+    const struct meta_value *v = hf_config(h, "rope_parameters.mrope_section");
+    struct meta_value item;
+    for (uint64_t i = 0; v && v->type == META_TYPE_ARRAY && i < v->array.n && i < 3; i++) {
+        meta_array_at(v, i, &item);
+        parts[i] = item.i;
+    }
+    return hf_set_ints(h, "rope.dimension_sections", parts, ARRAY_LEN(parts), err);
+}
+
 enum err_code hf_delta_more(struct hf *h, struct err *err)
 {
     struct delta_sizes s;
@@ -62,6 +75,8 @@ enum err_code hf_delta_more(struct hf *h, struct err *err)
         code = hf_layer_is(h, i, "linear_attention", (i + 1) % interval != 0, &is, err);
         is_state[i] = is;
     }
+    if (!code && strcmp(h->map->arch, "qwen3next") != 0)
+        code = delta_sections(h, err);
     return code ? code : hf_set_ints(h, "attention.recurrent_layers", is_state, (uint64_t)n, err);
 }
 

@@ -8,9 +8,10 @@
 #include <math.h>
 #include <string.h>
 
-#define RECODE_PIECE ((int64_t)1 << 21) /* elements that are decoded at a time: 8 MiB of f32 */
-#define MXFP4_ELEMS  32
-#define RECODE_F16   65504.0f /* largest f16: scales of every block type are one */
+#define RECODE_PIECE     ((int64_t)1 << 21) /* elements that are decoded at a time: 8 MiB of f32 */
+#define MXFP4_ELEMS      32
+#define RECODE_JOINT_MAX 4
+#define RECODE_F16       65504.0f /* largest f16: scales of every block type are one */
 
 static const struct weights_tensor *recode_source(const struct recode *r)
 {
@@ -129,6 +130,15 @@ static enum err_code recode_check_moves(const struct recode *r, struct err *err)
     return ERR_OK;
 }
 
+/* Parts with layouts that are put together: all of them are in memory. */
+static bool recode_is_joint(const struct recode *r)
+{
+    bool is = recode_has_layout(r) && r->rows && r->n_parts > 1 && r->n_parts <= RECODE_JOINT_MAX;
+    for (int i = 0; i < r->n_parts && is; i++)
+        is = r->parts[i]->shape[2] * r->parts[i]->shape[3] == 1;
+    return is;
+}
+
 static enum err_code recode_check_parts(const struct recode *r, struct err *err)
 {
     const struct weights_tensor *t = recode_source(r);
@@ -139,9 +149,9 @@ static enum err_code recode_check_parts(const struct recode *r, struct err *err)
             return err_set(err, ERR_INVALID, "tensors %s and %s: not of one shape and type",
                            t->name, p->name);
     }
-    /* matrices are taken one at a time, so that nothing may go from one to another */
-    bool is_plain = !r->n_rows && !r->cols && r->n_dims >= 2 && !recode_is_apart(r) && !r->form &&
-                    ((!r->rows && !r->groups) || r->n_parts == 1);
+    /* matrices are taken out of it one at a time, unless there is one of each part */
+    bool is_plain = !r->n_rows && !r->cols && r->n_dims >= 2 && !r->form &&
+                    (!r->rows || r->n_parts == 1 || recode_is_joint(r));
     if (recode_has_layout(r) && !is_plain)
         return err_set(err, ERR_INVALID, "tensor %s: is moved already in %s", r->name, t->name);
     return recode_check_moves(r, err);
@@ -452,11 +462,38 @@ static enum err_code recode_matrix(const struct recode *r, const struct weights_
     return code;
 }
 
+static enum err_code recode_joint(const struct recode *r, const struct recode_out *out,
+                                  struct err *err)
+{
+    struct weights_tensor flat[RECODE_JOINT_MAX];
+    const struct weights_tensor *parts[RECODE_JOINT_MAX];
+    void *mem[RECODE_JOINT_MAX] = { NULL };
+    struct recode one = *r;
+    enum err_code code = ERR_OK;
+    for (int i = 0; i < r->n_parts && !code; i++) {
+        struct weights_tensor view = weights_matrix(r->parts[i], 0);
+        code = weights_take(&view, &flat[i], &mem[i], err);
+        parts[i] = &flat[i];
+    }
+    one.parts = parts;
+    if (!code)
+        code = recode_pieces(&one, out, err);
+    for (int i = 0; i < r->n_parts; i++)
+        mem_free(MEM_CAT_WEIGHTS, mem[i]);
+    return code;
+}
+
 enum err_code recode_run(const struct recode *r, const struct weights *w,
                          const struct recode_out *out, struct err *err)
 {
     struct recode_out at = *out;
     enum err_code code = ERR_OK;
+    if (recode_is_joint(r)) {
+        code = recode_joint(r, out, err);
+        for (int p = 0; p < r->n_parts; p++)
+            weights_drop(w, r->parts[p]->data, r->parts[p]->bytes);
+        return code;
+    }
     if (!recode_has_layout(r))
         code = recode_pieces(r, out, err);
     for (int p = 0; p < r->n_parts; p++) {

@@ -1,10 +1,11 @@
 /* logits_plumb.c - our logits for given ids, as raw float32, for tests/golden/oracle/compare.py.
  *
- *   logits_plumb MODEL.gguf < ROWS > LOGITS      a row is one line: FROM ID ID ...; the logits of its positions FROM.. are written
+ *   logits_plumb MODEL [f32] < ROWS > LOGITS      a row is one line: FROM ID ID ...; the logits of its positions FROM.. are written;
+ *                                                 f32: the cache's type, in the place of f16
  *
  * Not built by the Makefile. After `make`, from the repository's root:
  *   cc -O2 -o logits_plumb -Isrc tests/golden/oracle/logits_plumb.c build/release/libplumb-all.a -levent -levent_pthreads -lyajl \
- *      -lpcre2-8 -lutf8proc -lcrypto -lpthread -lm
+ *      -lpcre2-8 -lutf8proc -lcrypto -lsqlite3 -lpthread -lm
  */
 #include "base/log.h"
 #include "engine/runner.h"
@@ -62,7 +63,7 @@ int main(int argc, char **argv)
     struct model *model = NULL;
     struct runner *runner = NULL;
     struct err err;
-    if (argc != 2)
+    if (argc != 2 && argc != 3)
         return 2;
     log_set_level(LOG_LEVEL_WARN);
     enum err_code code = weights_open(argv[1], &weights, &err);
@@ -72,13 +73,14 @@ int main(int argc, char **argv)
         code =
             model_load(&(struct model_load_options){ .weights = weights, .be = be }, &model, &err);
     if (!code)
-        code = runner_new(&(struct runner_options){ .model = model,
-                                                    .n_ctx = IDS_MAX,
-                                                    .max_seqs = 1,
-                                                    .max_rows = STEP_ROWS,
-                                                    .max_out = STEP_ROWS,
-                                                    .cache_type = DTYPE_F16 },
-                          &runner, &err);
+        code =
+            runner_new(&(struct runner_options){ .model = model,
+                                                 .n_ctx = IDS_MAX,
+                                                 .max_seqs = 1,
+                                                 .max_rows = STEP_ROWS,
+                                                 .max_out = STEP_ROWS,
+                                                 .cache_type = argc == 3 ? DTYPE_F32 : DTYPE_F16 },
+                       &runner, &err);
     while (!code && fgets(line, sizeof(line), stdin)) {
         int from, n = read_row(line, ids, &from);
         code = write_row(runner, ids, n, from, &err);
