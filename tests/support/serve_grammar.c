@@ -3,16 +3,29 @@
  *   {"kind": "schema", "source": "...", "compact": false, "texts": [...], "walks": 10, "seed": 1, "length": 200}
  *   -> {"states": 12, "ms": 0.4, "notes": "", "accepts": [...], "walks": [...]}, or {"error": "...", "code": "invalid"}
  *
- * A walk chooses bytes at random as long as the text is short, then whatever closes it; one that does not end is null. */
+ * A walk chooses bytes at random as long as the text is short, then whatever closes it; one that does not end is null.
+ *
+ * serve_grammar MODEL has the model's vocabulary (told in the first line: {"vocab": n, "ms": ..., "bytes": ...}; {"vocab": true} asks for
+ * the tokens). Then "masks": [texts] makes the masks along the texts' tokens, and the answer has
+ *   "masks": [{"ids": [...], "fits": tokens that were allowed, "ns": [of the thread's own time, each mask]}, ...]
+ * and "brute": n compares the masks of n random states with what stepping every token says: "brute": "" or what differs. */
 #include "base/clock.h"
+#include "cli/load_tokenizer.h"
 #include "grammar/grammar.h"
 #include "json/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define WALK_MAX 20000
+
+static struct tokenizer *tokenizer; /* NULL: no vocabulary */
+static struct grammar_bytes *tokens;
+static struct grammar_vocab *vocab;
+static int32_t n_vocab;
+static uint32_t *mask; /* of n_vocab */
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -77,6 +90,127 @@ static bool walk(struct grammar_state *s, size_t length, uint64_t *seed, struct 
     return false;
 }
 
+/* --- with a vocabulary --- */
+
+static int64_t thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void masks_of(struct grammar_state *s, const struct json *text, struct json_writer *w)
+{
+    struct token_list ids;
+    int32_t fits = 0;
+    token_list_init(&ids, INT32_MAX);
+    (void)!tokenizer_encode(tokenizer, text->text, text->len, NULL, 0, &ids, NULL);
+    grammar_state_reset(s);
+    json_begin_object(w);
+    json_field_array(w, "ids");
+    for (int32_t i = 0; i < ids.n; i++)
+        json_int(w, ids.ids[i]);
+    json_end_array(w);
+    json_field_array(w, "ns");
+    for (; fits < ids.n; fits++) {
+        int64_t start = thread_ns();
+        int32_t id = ids.ids[fits], n = grammar_mask(s, mask, NULL);
+        json_int(w, thread_ns() - start);
+        if (n < 1 || !(mask[id / 32] >> id % 32 & 1) ||
+            !grammar_step(s, tokens[id].data, tokens[id].len))
+            break;
+    }
+    json_end_array(w);
+    json_field_int(w, "fits", fits);
+    json_end_object(w);
+    token_list_release(&ids);
+}
+
+/* Masks along a random walk of tokens against every token by itself. */
+static void brute(struct grammar_state *s, int64_t n, uint64_t *seed, struct buf *out)
+{
+    grammar_state_reset(s);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t only, count = 0, last = -1, most = grammar_mask(s, mask, &only);
+        for (int32_t id = 0; id < n_vocab && out->len == 0; id++) {
+            bool is_fine = tokens[id].len > 0 && grammar_step(s, tokens[id].data, tokens[id].len);
+            if (is_fine && !grammar_back(s, 1))
+                buf_printf(out, "token %d: no step back", id);
+            if (is_fine != (mask[id / 32] >> id % 32 & 1))
+                buf_printf(out, "state %lld, token %d: mask %d", (long long)i, id, !is_fine);
+            count += is_fine;
+            last = is_fine ? id : last;
+        }
+        if (out->len == 0 && (most != (count < 2 ? count : 2) || only != (count == 1 ? last : -1)))
+            buf_printf(out, "state %lld: %d tokens, said to be %d", (long long)i, count, most);
+        if (out->len > 0)
+            return;
+        int32_t id = (int32_t)(next_random(seed) % (uint64_t)n_vocab);
+        for (int32_t k = 0; k < n_vocab && !(mask[id / 32] >> id % 32 & 1); k++)
+            id = (id + 1) % n_vocab;
+        if (count == 0 || !grammar_step(s, tokens[id].data, tokens[id].len))
+            grammar_state_reset(s);
+    }
+}
+
+static void answer_masks(struct grammar_state *s, const struct json *q, struct json_writer *w)
+{
+    const struct json *texts = json_get(q, "masks");
+    int64_t n = 0, seed = 1;
+    struct buf said;
+    (void)!json_to_int(json_get(q, "brute"), "brute", 0, 1000000, &n, NULL);
+    (void)!json_to_int(json_get(q, "seed"), "seed", 0, 1000000, &seed, NULL);
+    uint64_t random = (uint64_t)seed * 0x9E3779B97F4A7C15u;
+    buf_init(&said, MEM_CAT_GRAMMAR, 4096);
+    json_field_array(w, "masks");
+    for (size_t i = 0; texts && i < texts->n; i++)
+        masks_of(s, &texts->items[i], w);
+    json_end_array(w);
+    brute(s, n, &random, &said);
+    json_field_str(w, "brute", said.data);
+    buf_release(&said);
+}
+
+static void answer_vocab(struct json_writer *w)
+{
+    static const char hex[] = "0123456789abcdef";
+    json_field_array(w, "tokens"); /* their bytes, in hexadecimal */
+    for (int32_t i = 0; i < n_vocab; i++) {
+        char text[2 * GRAMMAR_TOKEN_BYTES + 1];
+        size_t n = tokens[i].len > GRAMMAR_TOKEN_BYTES ? 0 : tokens[i].len;
+        for (size_t k = 0; k < n; k++) {
+            text[2 * k] = hex[(uint8_t)tokens[i].data[k] >> 4];
+            text[2 * k + 1] = hex[tokens[i].data[k] & 15];
+        }
+        json_strn(w, text, 2 * n);
+    }
+    json_end_array(w);
+}
+
+static void open_vocab(const char *model)
+{
+    struct err err;
+    if (load_tokenizer_of(model, &tokenizer, &err) != ERR_OK) {
+        fprintf(stderr, "serve_grammar: %s\n", err.text);
+        exit(1);
+    }
+    n_vocab = tokenizer_n_tokens(tokenizer);
+    tokens = mem_alloc(MEM_CAT_BASE, (size_t)n_vocab * sizeof(*tokens));
+    mask = mem_alloc(MEM_CAT_BASE, ((size_t)n_vocab / 32 + 1) * sizeof(*mask));
+    for (int32_t i = 0; i < n_vocab; i++) {
+        struct tokenizer_str s = tokenizer_bytes(tokenizer, i, false);
+        tokens[i] = (struct grammar_bytes){ s.data, s.len };
+    }
+    int64_t start = clock_us();
+    if (grammar_vocab_new(tokens, n_vocab, &vocab, &err) != ERR_OK) {
+        fprintf(stderr, "serve_grammar: %s\n", err.text);
+        exit(1);
+    }
+    printf("{\"vocab\":%d,\"ms\":%.1f,\"bytes\":%lld}\n", n_vocab,
+           (double)(clock_us() - start) / 1000, (long long)mem_bytes(MEM_CAT_GRAMMAR));
+    fflush(stdout);
+}
+
 static void answer(const struct json *q, struct json_writer *w)
 {
     const struct json *source = json_get(q, "source"), *texts = json_get(q, "texts");
@@ -96,7 +230,7 @@ static void answer(const struct json *q, struct json_writer *w)
                                   .n = source ? source->len : 0,
                                   .is_compact = compact && compact->boolean };
     int64_t start = clock_us();
-    enum err_code code = grammar_compile(&src, NULL, &g, &notes, &err);
+    enum err_code code = grammar_compile(&src, vocab, &g, &notes, &err);
     if (!code && grammar_state_new(g, &s, &err) == ERR_OK) {
         uint64_t random = (uint64_t)seed * 0x9E3779B97F4A7C15u;
         json_field_double(w, "ms", (double)(clock_us() - start) / 1000);
@@ -114,6 +248,8 @@ static void answer(const struct json *q, struct json_writer *w)
                 json_null(w);
         }
         json_end_array(w);
+        if (vocab)
+            answer_masks(s, q, w);
         grammar_state_free(s);
         grammar_unref(g);
     } else {
@@ -125,13 +261,15 @@ static void answer(const struct json *q, struct json_writer *w)
     buf_release(&text);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
     struct buf out;
-    buf_init(&out, MEM_CAT_GRAMMAR, (size_t)1 << 30);
+    if (argc > 1)
+        open_vocab(argv[1]);
+    buf_init(&out, MEM_CAT_BASE, (size_t)1 << 30);
     while ((n = getline(&line, &cap, stdin)) > 0) {
         struct json_doc doc;
         struct json_writer w;
@@ -140,7 +278,10 @@ int main(void)
         json_writer_init(&w, &out);
         json_begin_object(&w);
         if (json_parse(&doc, line, (size_t)n, (size_t)1 << 28, &err) == ERR_OK) {
-            answer(&doc.root, &w);
+            if (json_get(&doc.root, "vocab"))
+                answer_vocab(&w);
+            else
+                answer(&doc.root, &w);
             json_doc_release(&doc);
         } else {
             json_field_str(&w, "error", err.text);
@@ -150,6 +291,10 @@ int main(void)
         fflush(stdout);
     }
     buf_release(&out);
+    grammar_vocab_free(vocab);
+    mem_free(MEM_CAT_BASE, tokens);
+    mem_free(MEM_CAT_BASE, mask);
+    tokenizer_free(tokenizer);
     free(line);
     return 0;
 }
