@@ -158,7 +158,7 @@ static void subset_store(struct subset *u)
             u->at[0] = 0;
     }
     int32_t from = u->at[u->n_sets];
-    if (from + u->n > u->cap_members) {
+    if (from + u->n >= u->cap_members) {
         u->cap_members = 2 * (from + u->n) + 256;
         u->members =
             mem_realloc(MEM_CAT_GRAMMAR, u->members, (size_t)u->cap_members * sizeof(*u->members));

@@ -86,6 +86,10 @@ enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t 
         grammar_unref(g);
         return code;
     }
+    struct grammar_state *start = NULL;
+    if (v && grammar_state_new(g, &start, NULL) == ERR_OK)
+        mask_warm(g, start);
+    grammar_state_free(start);
     *out = g;
     return ERR_OK;
 }
@@ -124,7 +128,7 @@ struct grammar_vocab *grammar_vocab_of(const struct grammar *g)
 
 size_t grammar_size(const struct grammar *g)
 {
-    return g->bytes + (g->cache ? mask_cache_bytes() : 0);
+    return g->bytes + (g->cache ? mask_cache_bytes(g) : 0);
 }
 
 uint64_t grammar_id(const struct grammar *g)

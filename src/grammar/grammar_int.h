@@ -82,7 +82,7 @@ struct build_rule {
     int32_t n_refs;
     int32_t automaton; /* -1: none was needed */
     int64_t size;
-    bool is_recursive, is_inlined, is_called; /* is_called: never written out in place */
+    bool is_recursive, is_inlined, is_called; /* is_called: in place only if used once */
     uint8_t mark;
 };
 
@@ -353,6 +353,11 @@ struct vocab_node { /* of a trie, in depth-first order */
 
 #define VOCAB_PLAIN_MAX GRAMMAR_TOKEN_BYTES /* characters of a token */
 
+struct vocab_scratch {   /* what a walk finds: lists, and bit sets of what is in them */
+    int32_t *ids, *pops; /* [n_tokens], [n_nodes] */
+    uint32_t *has_id, *has_pop;
+};
+
 struct grammar_vocab {
     int32_t n_tokens;
     struct vocab_node *nodes; /* [n_nodes] node 0 is no node; a trie's root is its first */
@@ -365,15 +370,18 @@ struct grammar_vocab {
     /* Plain tokens of at most i characters: bit sets, equal ones are the same; the last one has them all. */
     uint32_t *plain[VOCAB_PLAIN_MAX + 1];
     pthread_mutex_t lock; /* guards the scratch; taken inside a grammar's */
-    /* Scratch: lists [n_tokens], [n_nodes], and bit sets of what is in them. */
-    int32_t *ids, *pops;
-    uint32_t *has_id, *has_pop;
+    struct vocab_scratch scratch;
 };
+
+bool vocab_scratch_init(struct vocab_scratch *s, const struct grammar_vocab *v) MUST_CHECK;
+void vocab_scratch_release(struct vocab_scratch *s);
 
 /* --- masks --- */
 
 enum err_code mask_cache_new(struct grammar *g, struct err *err) MUST_CHECK;
 void mask_cache_free(struct grammar *g);
-size_t mask_cache_bytes(void);
+/* Make the first mask and the widest ones beforehand, as far as MASK_WARM_US and half the cache go. Need: g is not shared yet. */
+void mask_warm(struct grammar *g, const struct grammar_state *start);
+size_t mask_cache_bytes(const struct grammar *g);
 
 #endif

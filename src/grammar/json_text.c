@@ -66,9 +66,15 @@ const struct expr *json_text_char(struct build *b)
 
 const struct expr *json_text_string(struct build *b)
 {
-    if (!b->jstring)
-        b->jstring = expr_seq3(b, expr_text(b, "\""),
-                               expr_repeat(b, json_text_char(b), 0, EXPR_INF), expr_text(b, "\""));
+    if (!b->jstring) {
+        int32_t rule = build_new_rule(b, "string");
+        build_set_rule(b, rule,
+                       expr_seq3(b, expr_text(b, "\""),
+                                 expr_repeat(b, json_text_char(b), 0, EXPR_INF),
+                                 expr_text(b, "\"")));
+        b->rules[rule].is_called = true; /* one state for all strings: one wide mask */
+        b->jstring = expr_rule(b, rule);
+    }
     return b->jstring;
 }
 

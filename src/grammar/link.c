@@ -88,8 +88,8 @@ static void link_size_rule(struct build *b, int32_t rule)
     r->mark = 3;
     link_size(b, r->e);
     r->size = expr_full_size(b, r->e);
-    r->is_inlined =
-        !r->is_recursive && r->size <= (r->n_refs == 1 ? LINK_ONCE_SIZE : LINK_INLINE_SIZE);
+    r->is_inlined = !r->is_recursive && !(r->is_called && r->n_refs > 1) &&
+                    r->size <= (r->n_refs == 1 ? LINK_ONCE_SIZE : LINK_INLINE_SIZE);
 }
 
 /* --- the automata of the called ones --- */

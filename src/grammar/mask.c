@@ -10,12 +10,16 @@
  * character to the same next one, `height` times over, they fit if they have at most so many characters.
  * Counts of loops are made equal where no token is long enough to see the difference.
  * Everything lies in one block; when it is full all is forgotten. It depends on nothing but the grammar, so no answer does on it. */
+#include "base/clock.h"
 #include "grammar/grammar_int.h"
 
 #include <string.h>
 
-#define MASK_BLOCK    ((size_t)20 << 20)
-#define MASK_FRAMES   8192 /* power of two */
+#define MASK_WARM_US  40000
+#define MASK_WIDE     24 /* bytes that a state lets through: a mask of less is made in microseconds */
+#define MASK_FIXED    ((size_t)3 << 20) /* of its memory, whatever the vocabulary */
+#define MASK_TOKEN    112               /* and for each token: some 900 masks that are bit sets */
+#define MASK_FRAMES   8192              /* power of two */
 #define MASK_SETS     8192
 #define MASK_ENTRIES  8192
 #define MASK_UNKNOWN  (-2)
@@ -54,9 +58,10 @@ struct mask_cache {
     char *block;
 };
 
-size_t mask_cache_bytes(void)
+size_t mask_cache_bytes(const struct grammar *g)
 {
-    return MASK_BLOCK;
+    return MASK_FIXED + MASK_TOKEN * (size_t)g->vocab->n_tokens +
+           (size_t)g->n_states * sizeof(int32_t);
 }
 
 static void *mask_alloc(struct mask_cache *m, size_t n)
@@ -84,16 +89,15 @@ static void mask_forget(struct mask_cache *m)
 enum err_code mask_cache_new(struct grammar *g, struct err *err)
 {
     struct mask_cache *m = mem_try(MEM_CAT_GRAMMAR, sizeof(*m));
-    size_t states = (size_t)g->n_states * sizeof(int32_t);
-    char *block =
-        mem_try(MEM_CAT_GRAMMAR, MASK_BLOCK + states); /* zeroed: untouched pages cost nothing */
+    size_t bytes = mask_cache_bytes(g);
+    char *block = mem_try(MEM_CAT_GRAMMAR, bytes); /* zeroed: untouched pages cost nothing */
     if (!m || !block) {
         mem_free(MEM_CAT_GRAMMAR, m);
         mem_free(MEM_CAT_GRAMMAR, block);
         return err_set(err, ERR_NOMEM, "no memory for a cache of masks");
     }
-    *m = (struct mask_cache){ .block = block, .max = MASK_BLOCK + states };
-    m->plain_next = mask_alloc(m, states);
+    *m = (struct mask_cache){ .block = block, .max = bytes };
+    m->plain_next = mask_alloc(m, (size_t)g->n_states * sizeof(*m->plain_next));
     m->pool.cap = MASK_FRAMES;
     m->pool.frames = mask_alloc(m, MASK_FRAMES * sizeof(*m->pool.frames));
     m->pool.slots = mask_alloc(m, 2 * MASK_FRAMES * sizeof(*m->pool.slots));
@@ -259,7 +263,8 @@ static int32_t plain_loop_height(const struct grammar *g, const struct grammar_l
 struct walk {
     const struct grammar *g;
     struct mask_cache *m;
-    struct grammar_vocab *v;
+    const struct grammar_vocab *v;
+    struct vocab_scratch *found;
     int32_t n_ids, n_pops;
 };
 
@@ -267,27 +272,27 @@ struct walk {
 static void walk_accept(struct walk *w, int32_t token)
 {
     for (; token >= 0; token = w->v->same[token]) {
-        if (w->v->has_id[token / 32] >> token % 32 & 1)
+        if (w->found->has_id[token / 32] >> token % 32 & 1)
             return;
-        w->v->has_id[token / 32] |= 1u << token % 32;
-        w->v->ids[w->n_ids++] = token;
+        w->found->has_id[token / 32] |= 1u << token % 32;
+        w->found->ids[w->n_ids++] = token;
     }
 }
 
 static void walk_pop(struct walk *w, int32_t node)
 {
-    if (w->v->has_pop[node / 32] >> node % 32 & 1)
+    if (w->found->has_pop[node / 32] >> node % 32 & 1)
         return;
-    w->v->has_pop[node / 32] |= 1u << node % 32;
-    w->v->pops[w->n_pops++] = node;
+    w->found->has_pop[node / 32] |= 1u << node % 32;
+    w->found->pops[w->n_pops++] = node;
 }
 
 static void walk_clear(struct walk *w)
 {
     for (int32_t i = 0; i < w->n_ids; i++)
-        w->v->has_id[w->v->ids[i] / 32] = 0;
+        w->found->has_id[w->found->ids[i] / 32] = 0;
     for (int32_t i = 0; i < w->n_pops; i++)
-        w->v->has_pop[w->v->pops[i] / 32] = 0;
+        w->found->has_pop[w->found->pops[i] / 32] = 0;
     w->n_ids = w->n_pops = 0;
 }
 
@@ -358,18 +363,18 @@ static int32_t mask_keep(struct walk *w, struct mask_key key, uint64_t slot, con
         else if (e.bits)
             memset(e.bits, 0, words * sizeof(*e.bits));
         for (int32_t i = 0; e.bits && i < w->n_ids; i++)
-            e.bits[w->v->ids[i] / 32] |= 1u << w->v->ids[i] % 32;
+            e.bits[w->found->ids[i] / 32] |= 1u << w->found->ids[i] % 32;
     } else if (w->n_ids > 0) {
         e.ids = mask_alloc(m, (size_t)w->n_ids * sizeof(*e.ids));
         if (e.ids)
-            memcpy(e.ids, w->v->ids, (size_t)w->n_ids * sizeof(*e.ids));
+            memcpy(e.ids, w->found->ids, (size_t)w->n_ids * sizeof(*e.ids));
     }
     if (w->n_pops > 0)
         e.pops = mask_alloc(m, (size_t)w->n_pops * sizeof(*e.pops));
     if (m->is_full)
         return MASK_NO_ENTRY;
     if (e.pops)
-        memcpy(e.pops, w->v->pops, (size_t)w->n_pops * sizeof(*e.pops));
+        memcpy(e.pops, w->found->pops, (size_t)w->n_pops * sizeof(*e.pops));
     m->entries[m->n_entries] = e;
     m->entry_slots[slot] = ++m->n_entries;
     return m->n_entries - 1;
@@ -461,33 +466,64 @@ static void mask_union(const struct mask_entry *e, size_t words, uint32_t *mask)
         mask[e->ids[i] / 32] |= 1u << e->ids[i] % 32;
 }
 
-static bool mask_head(const struct grammar_state *s, struct stack_head head, uint32_t *mask)
+static bool mask_head(struct walk *w, const struct stack_pool *pool, struct stack_head head,
+                      uint32_t *mask)
 {
-    const struct grammar *g = s->g;
-    struct walk w = { .g = g, .m = g->cache, .v = g->vocab };
+    const struct grammar *g = w->g;
     size_t words = ((size_t)g->vocab->n_tokens + 31) / 32;
     int32_t frame = head.frame, entry;
-    const struct stack_frame *f = &s->pool.frames[frame];
+    const struct stack_frame *f = &pool->frames[frame];
     const struct grammar_loop *l = frame > 0 && f->ret < 0 ? &g->loops[~f->ret] : NULL;
     int32_t height = l && l->start == head.state && g->flags[head.state] == STATE_READS
                          ? plain_loop_height(g, l, (int64_t)l->max - f->count)
                          : 0;
     if (height > 0) {
-        entry = mask_first_loop(&w, *f, height);
+        entry = mask_first_loop(w, *f, height);
         frame = f->parent;
     } else {
-        entry = mask_first(&w, head.state);
+        entry = mask_first(w, head.state);
     }
     while (entry >= 0) {
-        walk_clear(&w);
+        walk_clear(w);
         mask_union(&g->cache->entries[entry], words, mask);
         if (g->cache->entries[entry].n_pops == 0 || frame == 0)
             return !g->cache->is_over;
-        entry = mask_below(&w, entry, s->pool.frames[frame]);
-        frame = s->pool.frames[frame].parent;
+        entry = mask_below(w, entry, pool->frames[frame]);
+        frame = pool->frames[frame].parent;
     }
-    walk_clear(&w);
+    walk_clear(w);
     return false;
+}
+
+static bool mask_is_wide(const struct grammar *g, int32_t state)
+{
+    int n = 0;
+    for (int c = 0; c < 256; c++)
+        n += g->next[(int64_t)state * g->n_classes + g->class_of[c]] >= 0;
+    return n >= MASK_WIDE;
+}
+
+void mask_warm(struct grammar *g, const struct grammar_state *start)
+{
+    struct vocab_scratch scratch;
+    struct walk w = { .g = g, .m = g->cache, .v = g->vocab, .found = &scratch };
+    int64_t end = clock_us() + MASK_WARM_US;
+    uint32_t *mask =
+        mem_try_array(MEM_CAT_GRAMMAR, (size_t)g->vocab->n_tokens / 32 + 1, sizeof(*mask));
+    /* Of its own: the engine's masks do not wait for it. */
+    bool is_fine = vocab_scratch_init(&scratch, g->vocab) && mask;
+    for (int32_t i = 0; i < start->heads.n && is_fine; i++)
+        is_fine = mask_head(&w, &start->pool, start->heads.at[i], mask);
+    for (int32_t s = 0; s < g->n_states && is_fine; s++) {
+        if (!mask_is_wide(g, s))
+            continue;
+        is_fine = mask_first(&w, s) >= 0 && g->cache->used < g->cache->max / 2 && clock_us() < end;
+        walk_clear(&w);
+    }
+    vocab_scratch_release(&scratch);
+    mem_free(MEM_CAT_GRAMMAR, mask);
+    if (g->cache->is_full || g->cache->is_over)
+        mask_forget(g->cache);
 }
 
 /* 0, 1, or 2 for more; the id of the first. */
@@ -511,6 +547,7 @@ int32_t grammar_mask(struct grammar_state *s, uint32_t *mask, int32_t *only)
     size_t words = ((size_t)g->vocab->n_tokens + 31) / 32;
     int32_t first = -1;
     bool is_fine = false;
+    struct walk w = { .g = g, .m = g->cache, .v = g->vocab, .found = &g->vocab->scratch };
     pthread_mutex_lock(&g->lock);
     pthread_mutex_lock(&g->vocab->lock);
     for (int tries = 0; tries < 2 && !is_fine; tries++) {
@@ -519,7 +556,7 @@ int32_t grammar_mask(struct grammar_state *s, uint32_t *mask, int32_t *only)
         memset(mask, 0, words * sizeof(*mask));
         is_fine = true;
         for (int32_t i = 0; i < s->heads.n && is_fine; i++)
-            is_fine = mask_head(s, s->heads.at[i], mask);
+            is_fine = mask_head(&w, &s->pool, s->heads.at[i], mask);
     }
     pthread_mutex_unlock(&g->vocab->lock);
     pthread_mutex_unlock(&g->lock);

@@ -17,6 +17,7 @@ struct regex {
     const char *text, *where;
     size_t n, at;
     bool is_json, folds, has_dot_all;
+    bool is_not; /* in a class whose complement counts: the larger sets are taken */
     int depth;
 };
 
@@ -70,6 +71,30 @@ static void set_add_not(struct regex_set *s, struct regex_set *x)
         set_add(s, out[i].lo, out[i].hi);
 }
 
+#define UNICODE_RUNS 6000 /* of code points of one category: 3,400 in Unicode 16 */
+
+/* General categories of all code points, in order: filled by the first who asks. */
+static struct {
+    struct expr_range runs[UNICODE_RUNS]; /* [n] */
+    uint8_t category[UNICODE_RUNS];       /* [n] utf8proc's number */
+    int32_t n;
+} unicode;
+static pthread_once_t unicode_once = PTHREAD_ONCE_INIT;
+
+static void unicode_init(void)
+{
+    for (uint32_t cp = 0; cp <= 0x10FFFF; cp++) {
+        uint8_t category = (uint8_t)utf8proc_category((utf8proc_int32_t)cp);
+        if (unicode.n > 0 && unicode.category[unicode.n - 1] == category) {
+            unicode.runs[unicode.n - 1].hi = cp;
+            continue;
+        }
+        BUG_ON(unicode.n == UNICODE_RUNS);
+        unicode.category[unicode.n] = category;
+        unicode.runs[unicode.n++] = (struct expr_range){ cp, cp };
+    }
+}
+
 /* The code points of a category: "L", "Lu", ...; false: there is none of that name. */
 static bool set_add_category(struct regex_set *s, const char *name, size_t n)
 {
@@ -77,22 +102,34 @@ static bool set_add_category(struct regex_set *s, const char *name, size_t n)
         "Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps",
         "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"
     };
-    uint32_t wanted = 0, from = 0;
-    bool is_in = false;
+    uint32_t wanted = 0;
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (n >= 1 && n <= 2 && memcmp(names[i], name, n) == 0)
             wanted |= 1u << i;
     if (!wanted)
         return false;
-    for (uint32_t cp = 0; cp <= 0x110000; cp++) {
-        bool now = cp <= 0x10FFFF && wanted >> utf8proc_category((utf8proc_int32_t)cp) & 1;
-        if (now && !is_in)
-            from = cp;
-        if (!now && is_in)
-            set_add(s, from, cp - 1);
-        is_in = now;
-    }
+    pthread_once(&unicode_once, unicode_init);
+    for (int32_t i = 0; i < unicode.n; i++)
+        if (wanted >> unicode.category[i] & 1)
+            set_add(s, unicode.runs[i].lo, unicode.runs[i].hi);
     return true;
+}
+
+/* Characters that differ in case from one of the set, for a complement to leave out: by their folds. */
+static void set_add_cases(struct regex_set *s)
+{
+    uint8_t *folds = build_alloc(s->b, 0x110000 / 8);
+    for (int32_t i = 0; i < s->n; i++)
+        for (uint32_t c = s->r[i].lo; c <= s->r[i].hi && c <= 0x10FFFF; c++) {
+            int32_t fold = utf8proc_tolower(utf8proc_toupper((utf8proc_int32_t)c));
+            folds[fold / 8] |= (uint8_t)(1 << fold % 8);
+        }
+    s->b->work += 1000000;
+    for (int32_t c = 0; c <= 0x10FFFF; c++) {
+        int32_t fold = utf8proc_tolower(utf8proc_toupper(c));
+        if (folds[fold / 8] >> fold % 8 & 1)
+            set_add(s, (uint32_t)c, (uint32_t)c);
+    }
 }
 
 /* What Perl's letter stands for; wide: in Unicode, of which a complement leaves all out. */
@@ -211,11 +248,11 @@ static void regex_escape(struct regex *r, struct regex_set *out, uint32_t *cp)
     if (p) {
         *cp = (uint8_t)values[p - letters];
     } else if (c && strchr("dws", c)) {
-        set_add_perl(out, c, false);
+        set_add_perl(out, c, r->is_not);
         *cp = UINT32_MAX;
     } else if (c && strchr("DWS", c)) {
         struct regex_set s = { .b = r->b };
-        set_add_perl(&s, (char)(c + 32), true);
+        set_add_perl(&s, (char)(c + 32), !r->is_not);
         set_add_not(out, &s);
         *cp = UINT32_MAX;
     } else if (c == 'x' || c == 'u' || c == 'U') {
@@ -273,16 +310,26 @@ static bool regex_class_char(struct regex *r, struct regex_set *s, uint32_t *cp)
     return true;
 }
 
+/* The other case of ASCII's letters. */
+static void set_add_ascii_cases(struct regex_set *s)
+{
+    for (int32_t i = 0, n = s->n; i < n; i++)
+        for (uint32_t c = 'a'; c <= 'z'; c++) {
+            if (s->r[i].lo <= c && c <= s->r[i].hi)
+                set_add(s, c - 32, c - 32);
+            if (s->r[i].lo <= c - 32 && c - 32 <= s->r[i].hi)
+                set_add(s, c, c);
+        }
+}
+
 static const struct expr *regex_class_of(struct regex *r, struct regex_set *s, bool is_not)
 {
-    if (r->folds)
-        for (int32_t i = 0, n = s->n; i < n; i++)
-            for (uint32_t c = 'a'; c <= 'z'; c++) {
-                if (s->r[i].lo <= c && c <= s->r[i].hi)
-                    set_add(s, c - 32, c - 32);
-                if (s->r[i].lo <= c - 32 && c - 32 <= s->r[i].hi)
-                    set_add(s, c, c);
-            }
+    if (build_is_late(r->b))
+        return expr_none();
+    if (r->folds && is_not)
+        set_add_cases(s);
+    else if (r->folds)
+        set_add_ascii_cases(s);
     if (!is_not)
         return expr_class(r->b, s->r, s->n, r->is_json);
     struct regex_set out = { .b = r->b };
@@ -294,6 +341,7 @@ static const struct expr *regex_class(struct regex *r)
 {
     struct regex_set s = { .b = r->b };
     bool is_not = regex_take(r, "^"), is_first = true;
+    r->is_not = is_not;
     while (!r->b->code && (is_first || !regex_is(r, "]"))) {
         uint32_t lo, hi;
         is_first = false;
@@ -316,6 +364,7 @@ static const struct expr *regex_class(struct regex *r)
         set_add(&s, lo, hi);
     }
     r->at++;
+    r->is_not = false;
     return regex_class_of(r, &s, is_not);
 }
 
@@ -328,14 +377,15 @@ static const struct expr *regex_char(struct regex *r, uint32_t cp)
 
 static const struct expr *regex_dot(struct regex *r)
 {
-    struct regex_set s = { .b = r->b };
+    struct regex_set s = { .b = r->b }, out = { .b = r->b };
     if (!r->has_dot_all) {
         set_add(&s, '\n', '\n');
         set_add(&s, '\r', '\r');
         set_add(&s, 0x2028, 0x2029);
         set_add(&s, 0x85, 0x85);
     }
-    return regex_class_of(r, &s, true);
+    set_add_not(&out, &s);
+    return expr_class(r->b, out.r, out.n, r->is_json);
 }
 
 /* --- groups and repetitions --- */

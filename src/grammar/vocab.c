@@ -104,6 +104,23 @@ static bool vocab_add_text(struct grammar_vocab *v, const struct grammar_bytes *
     return v->at && v->text;
 }
 
+bool vocab_scratch_init(struct vocab_scratch *s, const struct grammar_vocab *v)
+{
+    s->ids = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_tokens + 1, sizeof(*s->ids));
+    s->pops = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_nodes, sizeof(*s->pops));
+    s->has_id = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_tokens / 32 + 1, sizeof(uint32_t));
+    s->has_pop = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_nodes / 32 + 1, sizeof(uint32_t));
+    return s->ids && s->pops && s->has_id && s->has_pop;
+}
+
+void vocab_scratch_release(struct vocab_scratch *s)
+{
+    mem_free(MEM_CAT_GRAMMAR, s->ids);
+    mem_free(MEM_CAT_GRAMMAR, s->pops);
+    mem_free(MEM_CAT_GRAMMAR, s->has_id);
+    mem_free(MEM_CAT_GRAMMAR, s->has_pop);
+}
+
 enum err_code grammar_vocab_new(const struct grammar_bytes *bytes, int32_t n,
                                 struct grammar_vocab **out, struct err *err)
 {
@@ -124,8 +141,8 @@ enum err_code grammar_vocab_new(const struct grammar_bytes *bytes, int32_t n,
     v->n_tokens = n;
     v->nodes = mem_try_array(MEM_CAT_GRAMMAR, total, sizeof(*v->nodes));
     v->same = mem_try_array(MEM_CAT_GRAMMAR, (size_t)n + 1, sizeof(*v->same));
-    v->ids = mem_try_array(MEM_CAT_GRAMMAR, (size_t)n + 1, sizeof(*v->ids));
-    if (t && v->nodes && v->same && v->ids) {
+    bool is_fine = t && v->nodes && v->same;
+    if (is_fine) {
         qsort(t, (size_t)k, sizeof(*t), vocab_compare);
         v->n_nodes = 1;
         v->roots[0] = v->n_nodes;
@@ -134,12 +151,9 @@ enum err_code grammar_vocab_new(const struct grammar_bytes *bytes, int32_t n,
         vocab_add_trie(v, t, n_plain, k);
         v->roots[2] = v->n_nodes;
         v->nodes = mem_realloc(MEM_CAT_GRAMMAR, v->nodes, (size_t)v->n_nodes * sizeof(*v->nodes));
-        v->pops = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_nodes, sizeof(*v->pops));
-        v->has_id = mem_try_array(MEM_CAT_GRAMMAR, (size_t)n / 32 + 1, sizeof(uint32_t));
-        v->has_pop = mem_try_array(MEM_CAT_GRAMMAR, (size_t)v->n_nodes / 32 + 1, sizeof(uint32_t));
+        is_fine = vocab_scratch_init(&v->scratch, v) && vocab_add_plain(v, t, n_plain) &&
+                  vocab_add_text(v, bytes);
     }
-    bool is_fine = v->pops && v->has_id && v->has_pop && vocab_add_plain(v, t, n_plain) &&
-                   vocab_add_text(v, bytes);
     mem_free(MEM_CAT_GRAMMAR, t);
     if (!is_fine) {
         grammar_vocab_free(v);
@@ -160,10 +174,7 @@ void grammar_vocab_free(struct grammar_vocab *v)
     mem_free(MEM_CAT_GRAMMAR, v->same);
     mem_free(MEM_CAT_GRAMMAR, v->text);
     mem_free(MEM_CAT_GRAMMAR, v->at);
-    mem_free(MEM_CAT_GRAMMAR, v->ids);
-    mem_free(MEM_CAT_GRAMMAR, v->pops);
-    mem_free(MEM_CAT_GRAMMAR, v->has_id);
-    mem_free(MEM_CAT_GRAMMAR, v->has_pop);
+    vocab_scratch_release(&v->scratch);
     pthread_mutex_destroy(&v->lock);
     mem_free(MEM_CAT_GRAMMAR, v);
 }

@@ -1,9 +1,11 @@
 /* serve_grammar.c - grammars for tests in other languages: one JSON object a line in, one out.
  *
  *   {"kind": "schema", "source": "...", "compact": false, "texts": [...], "walks": 10, "seed": 1, "length": 200}
- *   -> {"states": 12, "ms": 0.4, "notes": "", "accepts": [...], "walks": [...]}, or {"error": "...", "code": "invalid"}
+ *   -> {"states": 12, "ms": 0.4, "notes": "", "accepts": [...], "walks": [...], "moves": 90, "taken": 88}, or
+ *      {"error": "...", "code": "invalid"}
  *
- * A walk chooses bytes at random as long as the text is short, then whatever closes it; one that does not end is null.
+ * A walk chooses bytes at random as long as the text is short, the least taken move of the automaton more often than not; then
+ * whatever closes it. One that does not end is null. moves: of the automaton (by state and class of bytes); taken: by the walks.
  *
  * serve_grammar MODEL has the model's vocabulary (told in the first line: {"vocab": n, "ms": ..., "bytes": ...}; {"vocab": true} asks for
  * the tokens). Then "masks": [texts] makes the masks along the texts' tokens, and the answer has
@@ -11,7 +13,7 @@
  * and "brute": n compares the masks of n random states with what stepping every token says: "brute": "" or what differs. */
 #include "base/clock.h"
 #include "cli/load_tokenizer.h"
-#include "grammar/grammar.h"
+#include "grammar/grammar_int.h"
 #include "json/json.h"
 
 #include <stdio.h>
@@ -51,19 +53,62 @@ static bool accepts(struct grammar_state *s, const struct json *text)
     return grammar_is_complete(s);
 }
 
-/* The byte that a walk goes on with: ASCII more often than not; in a long text one that closes. */
-static int choose(const uint32_t allowed[8], bool is_long, uint64_t *seed)
+/* --- walks --- */
+
+static uint32_t *moves; /* [n_states][n_classes] how often each was taken */
+
+/* The least taken of the moves that the heads have on the byte. */
+static uint32_t taken_by(const struct grammar_state *s, int c)
+{
+    const struct grammar *g = s->g;
+    uint32_t least = UINT32_MAX;
+    for (int32_t i = 0; i < s->heads.n; i++) {
+        int64_t at = (int64_t)s->heads.at[i].state * g->n_classes + g->class_of[c];
+        if (g->next[at] >= 0 && moves[at] < least)
+            least = moves[at];
+    }
+    return least;
+}
+
+static void mark_moves(const struct grammar_state *s, int c)
+{
+    const struct grammar *g = s->g;
+    for (int32_t i = 0; i < s->heads.n; i++)
+        moves[(int64_t)s->heads.at[i].state * g->n_classes + g->class_of[c]]++;
+}
+
+static void count_moves(const struct grammar *g, int64_t *all, int64_t *taken)
+{
+    *all = *taken = 0;
+    for (int64_t i = 0; i < (int64_t)g->n_states * g->n_classes; i++) {
+        *all += g->next[i] >= 0;
+        *taken += g->next[i] >= 0 && moves[i];
+    }
+}
+
+/* The byte that a walk goes on with: the least taken; ASCII more often than not; in a long text one that closes. */
+static int choose(const struct grammar_state *s, bool is_long, uint64_t *seed)
 {
     static const char closing[] = "\"}]),.:;>/";
-    int list[256], n = 0, n_ascii = 0;
+    uint32_t allowed[8];
+    int list[256], rare[256], n = 0, n_ascii = 0, n_rare = 0;
+    uint32_t least = UINT32_MAX;
+    grammar_next_bytes(s, allowed);
     for (int c = 0; c < 256; c++) {
         if (!(allowed[c / 32] >> c % 32 & 1))
             continue;
         list[n++] = c;
         n_ascii += c < 128;
+        uint32_t taken = taken_by(s, c);
+        n_rare = taken < least ? 0 : n_rare;
+        least = taken < least ? taken : least;
+        if (taken == least)
+            rare[n_rare++] = c;
     }
     if (n == 0)
         return -1;
+    if (!is_long && next_random(seed) % 8)
+        return rare[next_random(seed) % (uint64_t)n_rare];
     bool wants_quote = allowed['"' / 32] >> '"' % 32 & 1 && next_random(seed) % 12 == 0;
     for (const char *p = closing; *p && (is_long || wants_quote); p++)
         if (allowed[*p / 32] >> *p % 32 & 1)
@@ -76,13 +121,13 @@ static bool walk(struct grammar_state *s, size_t length, uint64_t *seed, struct 
     grammar_state_reset(s);
     buf_reset(out);
     while (out->len < WALK_MAX) {
-        uint32_t allowed[8];
         bool is_long = out->len > length;
         if (grammar_is_complete(s) && (is_long || grammar_is_over(s) || next_random(seed) % 3 == 0))
             return true;
-        grammar_next_bytes(s, allowed);
-        int c = choose(allowed, is_long, seed);
+        int c = choose(s, is_long, seed);
         char byte = (char)c;
+        if (c >= 0)
+            mark_moves(s, c);
         if (c < 0 || !grammar_step(s, &byte, 1))
             return false;
         buf_add_char(out, byte);
@@ -211,20 +256,41 @@ static void open_vocab(const char *model)
     fflush(stdout);
 }
 
+static void answer_walks(struct grammar_state *s, const struct json *q, struct json_writer *w)
+{
+    int64_t walks = 0, seed = 1, length = 200, all, taken;
+    const struct grammar *g = s->g;
+    struct buf text;
+    (void)!json_to_int(json_get(q, "walks"), "walks", 0, 1000000, &walks, NULL);
+    (void)!json_to_int(json_get(q, "seed"), "seed", 0, 1000000, &seed, NULL);
+    (void)!json_to_int(json_get(q, "length"), "length", 0, WALK_MAX, &length, NULL);
+    uint64_t random = (uint64_t)seed * 0x9E3779B97F4A7C15u;
+    moves = mem_alloc(MEM_CAT_BASE, (size_t)g->n_states * (size_t)g->n_classes * sizeof(*moves));
+    buf_init(&text, MEM_CAT_GRAMMAR, WALK_MAX + 8);
+    json_field_array(w, "walks");
+    for (int64_t i = 0; i < walks; i++) {
+        if (walk(s, (size_t)length, &random, &text))
+            json_strn(w, text.data, text.len);
+        else
+            json_null(w);
+    }
+    json_end_array(w);
+    count_moves(g, &all, &taken);
+    json_field_int(w, "moves", all);
+    json_field_int(w, "taken", taken);
+    buf_release(&text);
+    mem_free(MEM_CAT_BASE, moves);
+}
+
 static void answer(const struct json *q, struct json_writer *w)
 {
     const struct json *source = json_get(q, "source"), *texts = json_get(q, "texts");
     const struct json *compact = json_get(q, "compact");
-    int64_t walks = 0, seed = 1, length = 200;
     struct grammar *g;
     struct grammar_state *s;
-    struct buf notes, text;
+    struct buf notes;
     struct err err;
-    (void)!json_to_int(json_get(q, "walks"), "walks", 0, 1000000, &walks, NULL);
-    (void)!json_to_int(json_get(q, "seed"), "seed", 0, 1000000, &seed, NULL);
-    (void)!json_to_int(json_get(q, "length"), "length", 0, WALK_MAX, &length, NULL);
     buf_init(&notes, MEM_CAT_GRAMMAR, 4096);
-    buf_init(&text, MEM_CAT_GRAMMAR, WALK_MAX + 8);
     struct grammar_source src = { .kind = kind_of(json_get(q, "kind")),
                                   .text = source ? source->text : "",
                                   .n = source ? source->len : 0,
@@ -232,7 +298,6 @@ static void answer(const struct json *q, struct json_writer *w)
     int64_t start = clock_us();
     enum err_code code = grammar_compile(&src, vocab, &g, &notes, &err);
     if (!code && grammar_state_new(g, &s, &err) == ERR_OK) {
-        uint64_t random = (uint64_t)seed * 0x9E3779B97F4A7C15u;
         json_field_double(w, "ms", (double)(clock_us() - start) / 1000);
         json_field_int(w, "states", grammar_n_states(g));
         json_field_str(w, "notes", notes.data);
@@ -240,14 +305,7 @@ static void answer(const struct json *q, struct json_writer *w)
         for (size_t i = 0; texts && i < texts->n; i++)
             json_bool(w, accepts(s, &texts->items[i]));
         json_end_array(w);
-        json_field_array(w, "walks");
-        for (int64_t i = 0; i < walks; i++) {
-            if (walk(s, (size_t)length, &random, &text))
-                json_strn(w, text.data, text.len);
-            else
-                json_null(w);
-        }
-        json_end_array(w);
+        answer_walks(s, q, w);
         if (vocab)
             answer_masks(s, q, w);
         grammar_state_free(s);
@@ -258,7 +316,6 @@ static void answer(const struct json *q, struct json_writer *w)
         json_field_str(w, "code", err_name(code));
     }
     buf_release(&notes);
-    buf_release(&text);
 }
 
 int main(int argc, char **argv)
