@@ -6,6 +6,12 @@ const struct histogram_bounds histogram_seconds = {
                 300, 600 },
 };
 
+const struct histogram_bounds histogram_micros = {
+    .n = 13,
+    .bounds = { 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
+                0.025, 0.05, 0.1 },
+};
+
 const struct histogram_bounds histogram_counts = {
     .n = 9,
     .bounds = { 1, 2, 4, 8, 16, 32, 64, 128, 256 },

@@ -15,6 +15,7 @@ struct histogram_bounds { /* ascending */
 };
 
 extern const struct histogram_bounds histogram_seconds; /* 1 ms .. 10 minutes */
+extern const struct histogram_bounds histogram_micros;  /* of a second: 10 us .. 100 ms */
 extern const struct histogram_bounds histogram_counts;  /* 1 .. 256 */
 
 struct histogram {

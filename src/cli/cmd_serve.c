@@ -17,7 +17,7 @@ struct serve_options {
     const char *host, *allow_host, *cors_origin, *alias, *chat_template, *log, *trace;
     const char *api_key_file, *tls_cert, *tls_key;
     int64_t port, rows, max_body, max_waiting, max_stall_ms, drain_seconds, wedged_seconds;
-    int64_t store_bytes, store_days, prompt_cache, ssd_cache_max;
+    int64_t grammar_cache, store_bytes, store_days, prompt_cache, ssd_cache_max;
     int64_t checkpoint, journal_bytes, resume_ttl;
     const char *speculate, *state_dir, *ssd_cache;
     bool strict_model, metrics_public, insecure_listen, no_store, hoist_volatile;
@@ -98,6 +98,7 @@ static int serve_run(void *options)
         .alias = o->alias,
         .is_model_strict = o->strict_model,
         .hoists_volatile = o->hoist_volatile,
+        .grammar_bytes = o->grammar_cache,
         .max_body = o->max_body,
         .drain_seconds = o->drain_seconds,
         .max_waiting = (int32_t)o->max_waiting,
@@ -197,6 +198,10 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_STRING, AT(ssd_cache), 0, 0 },
             { "ssd-cache-max", "SIZE", "most bytes of the files in --ssd-cache; default 20G",
               CLI_FLAG_SIZE, AT(ssd_cache_max), 1 << 20, 1e15 },
+            { "grammar-cache", "SIZE",
+              "most memory of compiled grammars that are kept, each with room for its masks; "
+              "default 512M",
+              CLI_FLAG_SIZE, AT(grammar_cache), 1 << 20, (int64_t)1 << 40 },
             { "hoist-volatile", NULL,
               "move a date, billing header or id at the head of a system prompt to the end of the "
               "last message, so that the rest can be kept; changes the prompt",

@@ -206,6 +206,7 @@ struct engine_result {
      * by one. Counts the concatenated bytes of all emitted tokens. Never decreases; at a finish it is final. */
     int64_t text_safe;
     int32_t n_reasoning; /* tokens of the think span so far */
+    int32_t mask_us;     /* that the grammar's masks of this step took; 0: there were none */
     struct engine_speculation speculation;
     enum finish finish;
     int32_t stop_index; /* FINISH_STOP_STRING */

@@ -77,7 +77,7 @@ int32_t row_feed(struct row *row, const struct engine_bytes *bytes, int32_t id, 
 
 /* What may be sampled: sets ctx->forced or ctx->mask. */
 static enum err_code row_restrict(const struct engine_model *em, struct row *row,
-                                  struct sample_context *ctx, struct err *err)
+                                  struct sample_context *ctx, struct engine_result *res)
 {
     ctx->forced = guide_next(&row->guide);
     if (ctx->forced)
@@ -88,7 +88,11 @@ static enum err_code row_restrict(const struct engine_model *em, struct row *row
                                         .n_ids = em->n_end,
                                         .n_more = row->n_ends,
                                         .is_ignored = row->ignore_end };
-        return constraint_mask(&row->constraint, &row->guide, &ends, &ctx->mask, err);
+        int64_t start = clock_us();
+        enum err_code code =
+            constraint_mask(&row->constraint, &row->guide, &ends, &ctx->mask, &res->err);
+        res->mask_us += (int32_t)(clock_us() - start) + 1; /* rounded up: there was one */
+        return code;
     }
     if (guide_goes_on(&row->guide))
         ctx->mask = em->no_end;
@@ -103,7 +107,7 @@ static void row_emit(struct engine_model *em, struct sampler *s, struct row *row
         .history = row->ids, .n_history = row->n_ids, .keep = em->keep, .n_keep = em->n_keep
     };
     struct engine_token *token = &row->tokens[res->n_tokens];
-    if (row_restrict(em, row, &ctx, &res->err) ||
+    if (row_restrict(em, row, &ctx, res) ||
         sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
         return;

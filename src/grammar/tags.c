@@ -21,6 +21,22 @@ const struct expr *tags_read_choice(struct build *b, const struct json *v)
     return expr_alt(b, all.items, all.n);
 }
 
+/* A control token of the model stands between U+FDD0 and U+FDD1, which are in no text; in the vocabulary's bytes between 0xFF and 0xFE. */
+static struct grammar_bytes tags_text(struct build *b, const struct json *v)
+{
+    char *out = build_alloc(b, v->len + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < v->len; i++) {
+        bool is_mark = i + 2 < v->len && memcmp(v->text + i, "\xEF\xB7", 2) == 0 &&
+                       ((unsigned char)v->text[i + 2] & 0xFE) == 0x90;
+        out[n++] = !is_mark                                ? v->text[i]
+                   : (unsigned char)v->text[i + 2] == 0x90 ? (char)0xFF
+                                                           : (char)0xFE;
+        i += is_mark ? 2 : 0;
+    }
+    return (struct grammar_bytes){ out, n };
+}
+
 static bool tags_trigger(struct build *b, struct grammar_bytes *out, const struct json *v, size_t i)
 {
     if (!json_is(v, JSON_TYPE_STRING) || v->len == 0 || v->len > TAGS_BYTES) {
@@ -28,7 +44,7 @@ static bool tags_trigger(struct build *b, struct grammar_bytes *out, const struc
                    TAGS_BYTES);
         return false;
     }
-    *out = (struct grammar_bytes){ v->text, v->len };
+    *out = tags_text(b, v);
     return true;
 }
 
@@ -41,14 +57,15 @@ static void tags_one(struct build *b, const struct json *v, size_t i, struct exp
         build_fail(b, ERR_INVALID, "structures[%zu]: needs begin, schema and end", i);
         return;
     }
-    *tag = (struct expr_tag){ .begin = begin->text, .n_begin = begin->len, .trigger = -1 };
+    struct grammar_bytes at = tags_text(b, begin), after = tags_text(b, end);
+    *tag = (struct expr_tag){ .begin = at.data, .n_begin = at.len, .trigger = -1 };
     for (int32_t k = 0; k < e->n_triggers; k++)
-        if (e->triggers[k].len <= begin->len &&
-            memcmp(begin->text, e->triggers[k].data, e->triggers[k].len) == 0)
+        if (e->triggers[k].len <= at.len &&
+            memcmp(at.data, e->triggers[k].data, e->triggers[k].len) == 0)
             tag->trigger = k;
     if (tag->trigger < 0)
         build_fail(b, ERR_INVALID, "structures[%zu].begin: begins with no trigger", i);
-    tag->rest = expr_seq2(b, json_schema_read(b, schema), expr_bytes(b, end->text, end->len));
+    tag->rest = expr_seq2(b, json_schema_read(b, schema), expr_bytes(b, after.data, after.len));
 }
 
 const struct expr *tags_read(struct build *b, const struct json *v)

@@ -102,6 +102,7 @@ enum sched_histogram {                              /* seconds, but for the last
                        SCHED_HISTOGRAM_INTER_TOKEN, /* between two tokens of a request */
                        SCHED_HISTOGRAM_REQUEST,     /* submission to end */
                        SCHED_HISTOGRAM_STEP,        /* one step */
+                       SCHED_HISTOGRAM_MASK,        /* a grammar's masks of one row in a step */
                        SCHED_HISTOGRAM_STEP_ROWS,   /* requests in a step */
                        SCHED_HISTOGRAM_COUNT,
 };

@@ -4,8 +4,9 @@
 void sched_stats_init(struct sched_counters *c)
 {
     for (int i = 0; i < SCHED_HISTOGRAM_COUNT; i++)
-        histogram_init(&c->histograms[i],
-                       i == SCHED_HISTOGRAM_STEP_ROWS ? &histogram_counts : &histogram_seconds);
+        histogram_init(&c->histograms[i], i == SCHED_HISTOGRAM_STEP_ROWS ? &histogram_counts
+                                          : i == SCHED_HISTOGRAM_MASK    ? &histogram_micros
+                                                                         : &histogram_seconds);
 }
 
 void sched_stats_rows(struct sched *s)

@@ -216,6 +216,8 @@ void sched_route(struct sched *s)
         bool is_first = row->first_token_us == 0 && res->n_tokens > 0;
         bool is_prompt = row->n_fed + 1 < row->n_ids;
         sched_count_taken(s, row, res->n_taken);
+        if (res->mask_us > 0)
+            histogram_add(&s->stats.histograms[SCHED_HISTOGRAM_MASK], res->mask_us * 1e-6);
         if (is_traced && row->request->trace != 0)
             sched_trace_row(s, row, res->n_taken, is_prompt, is_first);
         sched_route_tokens(s, row, res);

@@ -64,6 +64,19 @@ static const char *api_error_type(int status)
     }
 }
 
+void api_error_rename(struct api_error *e, const char *from, const char *to)
+{
+    char text[ERR_TEXT_MAX];
+    size_t n = strlen(from);
+    if (strcmp(e->param, from) != 0)
+        return;
+    snprintf(e->param, sizeof(e->param), "%s", to);
+    if (strncmp(e->text, from, n) == 0 && e->text[n] == ':') {
+        snprintf(text, sizeof(text), "%s%s", to, e->text + n);
+        memcpy(e->text, text, sizeof(text));
+    }
+}
+
 void api_error_write(struct buf *out, const struct api_error *e)
 {
     struct json_writer w;

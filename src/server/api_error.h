@@ -19,6 +19,9 @@ bool api_error_set(struct api_error *e, int status, const char *code, const char
 /* Status and code for an error of scheduler, engine, template or tokenizer. */
 void api_error_from(struct api_error *e, const struct err *err);
 
+/* The field has another name in the API that was asked. */
+void api_error_rename(struct api_error *e, const char *from, const char *to);
+
 /* {"error":{"message","type","param","code"}} */
 void api_error_write(struct buf *out, const struct api_error *e);
 

@@ -166,11 +166,12 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
     struct call *call = call_new(s, c, head);
     struct worker_job *job = mem_alloc(MEM_CAT_REQUEST, sizeof(*job));
     job->owner = call;
-    job->class = WORKER_CLASS_TEXT;
     job->kind = kind;
     job->seed = server_random();
     job->trace = call->track;
     http_take_body(c, &job->body);
+    job->class = prepare_is_constrained(job->body.data, job->body.len) ? WORKER_CLASS_GRAMMAR
+                                                                       : WORKER_CLASS_TEXT;
     if (kind == PREPARE_RESPONSES || kind == PREPARE_INPUT_TOKENS) {
         guard_who(head, http_peer(c), call->who);
         snprintf(job->id, sizeof(job->id), "resp_%016llx%016llx",

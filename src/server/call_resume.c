@@ -239,7 +239,8 @@ static void resume_prepare(struct generation *g, struct worker_job *job)
 {
     struct call *maker = g->maker;
     job->owner = maker;
-    job->class = WORKER_CLASS_TEXT;
+    job->class = prepare_is_constrained(job->body.data, job->body.len) ? WORKER_CLASS_GRAMMAR
+                                                                       : WORKER_CLASS_TEXT;
     job->kind = g->kind;
     job->trace = maker->track;
     job->is_recorded = true;

@@ -25,12 +25,13 @@
 #define LIMIT_API_KEY_FILE      (1 << 20) /* bytes of --api-key-file */
 
 /* preparation */
-#define LIMIT_PREPARING    64          /* requests of a class that wait for a slot */
-#define LIMIT_PREP_THREADS 2           /* slots for text; grammars and media have one each */
-#define LIMIT_PREP_SLOTS   4           /* of any class */
-#define LIMIT_JSON_VALUES  (256 << 20) /* bytes of parsed values of one body */
-#define LIMIT_PROMPT_BYTES (64 << 20)  /* rendered prompt */
-#define LIMIT_REPLY_BYTES  (64 << 20)  /* one JSON reply */
+#define LIMIT_PREPARING     64          /* requests of a class that wait for a slot */
+#define LIMIT_PREP_THREADS  2           /* slots for text, and for grammars; media have one */
+#define LIMIT_PREP_SLOTS    4           /* of any class */
+#define LIMIT_GRAMMAR_BYTES (512 << 20) /* of kept grammars: --grammar-cache */
+#define LIMIT_JSON_VALUES   (256 << 20) /* bytes of parsed values of one body */
+#define LIMIT_PROMPT_BYTES  (64 << 20)  /* rendered prompt */
+#define LIMIT_REPLY_BYTES   (64 << 20)  /* one JSON reply */
 
 /* generation */
 #define LIMIT_WAITING          64          /* accepted and not started */

@@ -21,6 +21,7 @@ struct metrics {
     int64_t fds, threads, resident;
     struct store_stats store;
     struct journal_stats journal;
+    struct grammars_stats grammars;
     int64_t resumed, resume_refused;
 };
 
@@ -96,6 +97,15 @@ static const struct metrics_row metrics_table[] = {
     { "inter_token_seconds", HISTOGRAM, "inter_token_seconds", NULL, HIST(INTER_TOKEN), "between two tokens of an answer" },
     { "request_seconds", HISTOGRAM, "request_seconds", NULL, HIST(REQUEST), "acceptance to end" },
     { "step_seconds", HISTOGRAM, "step_seconds", NULL, HIST(STEP), "one step" },
+    { "grammar_mask_seconds", HISTOGRAM, "grammar_mask_seconds", NULL, HIST(MASK), "a grammar's masks of one answer in a step" },
+    { "grammar_compile_seconds", HISTOGRAM, "grammar_compile_seconds", NULL, AT(grammars.compile), "compiling a grammar" },
+    { "grammars_kept", GAUGE, "grammars_kept", NULL, AT(grammars.n), "compiled grammars that are kept" },
+    { "grammars_kept_bytes", GAUGE, "grammars_kept_bytes", NULL, AT(grammars.bytes), "their memory, with room for their masks; at most --grammar-cache" },
+    { "grammars_found_total", COUNTER, "grammars_found", NULL, AT(grammars.found), "requests whose grammar was kept" },
+    { "grammars_compiled_total", COUNTER, "grammars_compiled", NULL, AT(grammars.compiled), "requests whose grammar was compiled" },
+    { "grammars_refused_total", COUNTER, "grammars_refused", NULL, AT(grammars.refused), "requests whose grammar could not be compiled" },
+    { "grammars_evicted_total", COUNTER, "grammars_evicted", NULL, AT(grammars.evicted), "kept grammars given up for others" },
+    { "grammar_vocabulary_seconds", GAUGE, "grammar_vocabulary_us", NULL, US(grammars.vocab_us), "what the vocabulary's trie took, made for the first grammar" },
     { "step_requests", HISTOGRAM, "step_requests", NULL, HIST(STEP_ROWS), "answers in a step" },
     { "cache_page_bytes", GAUGE, "cache", "page_bytes", GROUP(page_bytes), "bytes of one page" },
     { "cache_pages", GAUGE, "cache", "pages", GROUP(n_pages), "pages that there are" },
@@ -225,6 +235,7 @@ static void metrics_read(struct server *s, struct metrics *m)
     m->resumed = s->n_resumed;
     m->resume_refused = s->n_resume_refused;
     journal_read_stats(s->journal, &m->journal);
+    grammars_read_stats(s->grammars, &m->grammars);
     m->uptime_us = clock_us() - s->started_us;
     m->score_bytes = s->score_bytes;
     store_read_stats(s->store, &m->store);

@@ -104,19 +104,6 @@ static bool prepare_stops(struct prepare_generation *g, struct api_error *e)
     return true;
 }
 
-static bool prepare_response_format(const struct json *body, struct api_error *e)
-{
-    const struct json *v = json_get_set(body, "response_format"), *type = json_get(v, "type");
-    if (!v || json_str_eq(type, "text"))
-        return true;
-    if (json_str_eq(type, "json_object") || json_str_eq(type, "json_schema"))
-        return api_error_set(e, 400, "unsupported_value", "response_format",
-                             "response_format: '%s' is not supported yet", type->text);
-    return api_error_set(e, 400, NULL, "response_format",
-                         "response_format: must be an object of type text, json_object or "
-                         "json_schema");
-}
-
 static bool prepare_stream_options(struct prepare_generation *g, struct api_error *e)
 {
     const struct json *v = json_get_set(g->body, "stream_options");
@@ -310,9 +297,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
         return prepare_embeddings(g, e);
     if (route == FIELDS_ROUTE_RERANK || route == FIELDS_ROUTE_SCORE)
         return prepare_ranking(g, e);
-    if (!prepare_response_format(g->body, e) || !prepare_stream_options(g, e) ||
-        !prepare_bias(g, e) || !prepare_stops(g, e) || !prepare_logprobs(g, e) ||
-        !prepare_limits(g, e))
+    if (!prepare_grammar_read(g, e) || !prepare_stream_options(g, e) || !prepare_bias(g, e) ||
+        !prepare_stops(g, e) || !prepare_logprobs(g, e) || !prepare_limits(g, e))
         return false;
     g->p->is_stream = g->fields.stream;
     g->p->returns_ids = g->p->keeps_ids = g->fields.return_token_ids;
@@ -362,6 +348,7 @@ void prepare_generation(const struct prepare_context *ctx, const struct prepare_
         prepare_diagnosis(&g);
         (void)prepare_prompts(&g, &p->error);
     }
+    prepare_grammar_release(&g);
     mem_free(MEM_CAT_REQUEST, g.bias);
 }
 

@@ -1,12 +1,13 @@
 /* prepare.h - from the bytes of a request's body to what the scheduler takes, or to a whole reply, or to an error.
  *
- * Pure: reads the model and the configuration, which never change, and touches nothing else. Thread: preparation workers. */
+ * Pure: reads the model and the configuration, which never change, and touches nothing but the kept grammars. Thread: preparation workers. */
 #ifndef PLUMB_SERVER_PREPARE_H
 #define PLUMB_SERVER_PREPARE_H
 
 #include "sched/sched.h"
 #include "server/api_error.h"
 #include "server/diagnosis.h"
+#include "server/grammars.h"
 #include "server/limits.h"
 #include "server/prints.h"
 #include "server/server.h"
@@ -41,6 +42,7 @@ struct prepare_context {
     const struct server_model *model;
     const struct server_config *config;
     const char *model_id;
+    struct grammars *grammars; /* NULL: no answer can be constrained */
     int64_t
         now_s; /* the time that templates are given; 0 = the configuration's, else the clock's */
 };
@@ -142,6 +144,8 @@ struct prepared {
     char compare_with[PRINTS_ID_BYTES]; /* ... the answer of that id; "" = nothing yet */
 };
 
+/* Might the body ask for a grammar? Then its preparation may take long. */
+bool prepare_is_constrained(const char *body, size_t n);
 struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in);
 /* And the requests that nobody took. The engine must be done with scores and bins. */
 void prepare_free(struct prepared *p);

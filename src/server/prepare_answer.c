@@ -48,11 +48,6 @@ static bool answer_tools(struct prepare_generation *g, struct api_error *e)
     struct prepared *p = g->p;
     if (!tools_read(g->body, &p->tools, e) || !answer_choice(g, choice, e))
         return false;
-    bool is_strict = false;
-    for (size_t i = 0; p->tools && i < p->tools->n; i++)
-        is_strict = is_strict || p->tools->tools[i].is_strict;
-    if (is_strict) /* arguments are not constrained */
-        fields_ignore(p->ignored, "tools.strict", strlen("tools.strict"));
     p->split.tools = json_str_eq(choice, "none") ? NULL : p->tools;
     p->split.is_forced = g->must_call;
     p->split.is_single = !g->fields.parallel_tool_calls;
@@ -187,6 +182,22 @@ static void guide_thought(struct prepare_generation *g, bool opens_thought)
     guide->budget = budget > INT32_MAX ? INT32_MAX : (int32_t)budget;
 }
 
+size_t prepare_forced_bytes(const struct prepare_generation *g, const struct buf *call)
+{
+    size_t n = call->len;
+    if (g->named) {
+        while (n > 0 && call->data[n - 1] == ' ')
+            n--;
+        return n;
+    }
+    struct buf opening;
+    buf_init(&opening, MEM_CAT_REQUEST, 1 << 12);
+    split_style_opening(&g->ctx->model->style, NULL, &opening);
+    n = opening.len;
+    buf_release(&opening);
+    return n;
+}
+
 static bool guide_forced(struct prepare_generation *g, struct api_error *e)
 {
     static const char fine[] =
@@ -201,7 +212,18 @@ static bool guide_forced(struct prepare_generation *g, struct api_error *e)
     buf_init(&text, MEM_CAT_REQUEST, 1 << 12);
     if (guide->is_open)
         buf_add_str(&text, "\n\n");
+    size_t at = text.len;
     split_style_opening(&g->ctx->model->style, name, &text);
+    if (split_style_has_json(&g->ctx->model->style)) { /* a grammar goes on */
+        struct buf call;
+        buf_init(&call, MEM_CAT_REQUEST, 1 << 12);
+        if (name)
+            split_style_call(&g->ctx->model->style, name, &call);
+        else
+            split_style_opening(&g->ctx->model->style, NULL, &call);
+        buf_cut(&text, at + prepare_forced_bytes(g, &call));
+        buf_release(&call);
+    }
     bool is_fine =
         guide_encode(g, text.data, text.len, guide->forced, &guide->n_forced, ENGINE_FORCED_MAX);
     buf_release(&text);

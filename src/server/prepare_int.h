@@ -8,6 +8,13 @@
 
 enum prepare_switch { PREPARE_UNSET, PREPARE_OFF, PREPARE_ON };
 
+struct prepare_grammar { /* what the answer's text must be */
+    const char *field;   /* that asks for it; NULL: nothing does */
+    enum grammar_kind kind;
+    bool is_compact;
+    struct buf text;
+};
+
 struct prepare_generation { /* what is gathered before the requests are made */
     const struct prepare_context *ctx;
     const struct prepare_input *in;
@@ -21,6 +28,7 @@ struct prepare_generation { /* what is gathered before the requests are made */
     bool must_call;           /* the answer begins with a tool call ... */
     const struct tool *named; /* ... of this tool; NULL: of any */
     enum prepare_switch thinks;
+    struct prepare_grammar grammar;
     struct prepared *p;
 };
 
@@ -47,6 +55,14 @@ void prepare_response_items(const struct prepare_input *in, const struct json *i
 bool prepare_answer(struct prepare_generation *g, struct api_error *e);
 /* What engine and splitter are told of it, once the prompt is rendered. */
 bool prepare_guide(struct prepare_generation *g, bool opens_thought, struct api_error *e);
+/* The bytes of a call that the forced ids are: those of its opening, but blanks at its end that the arguments may be tokenised with. */
+size_t prepare_forced_bytes(const struct prepare_generation *g, const struct buf *call);
+
+/* What the answer must be: what the fields say of it, checked but for its syntax; and, after prepare_guide, the grammar: sets
+ * g->engine.grammar. Then prepare_grammar_release. */
+bool prepare_grammar_read(struct prepare_generation *g, struct api_error *e);
+bool prepare_constrain(struct prepare_generation *g, struct api_error *e);
+void prepare_grammar_release(struct prepare_generation *g);
 /* A request of Anthropic's Messages API: fills p, or p->error. And the count of its tokens, as p->reply. */
 void prepare_messages(const struct prepare_context *ctx, const struct prepare_input *in,
                       const struct json *body, struct prepared *p);

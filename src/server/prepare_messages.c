@@ -507,13 +507,31 @@ static void claude_write_fields(struct claude *q)
     }
 }
 
+/* output_config.format, or output_format, its older place. */
+static bool claude_write_format(struct claude *q)
+{
+    const struct json *config = json_get_set(q->body, "output_config");
+    const struct json *v = json_get_set(config, "format");
+    if (config && !json_is(config, JSON_TYPE_OBJECT))
+        return claude_refuse(q, "output_config", "must be an object");
+    if (!v)
+        v = json_get_set(q->body, "output_format");
+    if (!v)
+        return true;
+    if (!claude_is(v, "json_schema") || !json_get_set(v, "schema"))
+        return claude_refuse(q, "output_config",
+                             "format must be of type json_schema, with a schema");
+    json_field_value(&q->w, "response_format", v);
+    return true;
+}
+
 /* The chat request, as JSON in out. */
 static bool claude_write(struct claude *q, struct buf *out)
 {
     json_writer_init(&q->w, out);
     json_begin_object(&q->w);
     claude_write_fields(q);
-    if (!claude_write_messages(q) || !claude_write_tools(q))
+    if (!claude_write_format(q) || !claude_write_messages(q) || !claude_write_tools(q))
         return false;
     json_end_object(&q->w);
     return true;
@@ -522,8 +540,8 @@ static bool claude_write(struct claude *q, struct buf *out)
 /* As this API calls them. */
 static void claude_rename(struct api_error *e)
 {
-    if (strcmp(e->param, "stop") == 0)
-        snprintf(e->param, sizeof(e->param), "stop_sequences");
+    api_error_rename(e, "stop", "stop_sequences");
+    api_error_rename(e, "response_format", "output_config");
 }
 
 /* Parse the chat request that q writes. False: q->e. */

@@ -195,7 +195,8 @@ static bool prepare_chat(struct prepare_generation *g, struct api_error *e)
     bool is_fine = prepare_answer(g, e) &&
                    prepare_chat_prompt(g->ctx, g->body, g->thinks, g->fields.add_generation_prompt,
                                        &ids, &opens_thought, g->p->diagnosis, e) &&
-                   (g->p->kind != PREPARE_CHAT || prepare_guide(g, opens_thought, e));
+                   (g->p->kind != PREPARE_CHAT ||
+                    (prepare_guide(g, opens_thought, e) && prepare_constrain(g, e)));
     if (is_fine)
         prepare_cuts(g, &ids);
     is_fine = is_fine && prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
@@ -210,6 +211,9 @@ bool prepare_prompts(struct prepare_generation *g, struct api_error *e)
     if (g->p->kind == PREPARE_CHAT)
         return prepare_chat(g, e);
     const struct json *suffix = json_get_set(g->body, "suffix");
+    if ((g->p->kind == PREPARE_COMPLETIONS || g->p->kind == PREPARE_INFILL) &&
+        !prepare_constrain(g, e))
+        return false;
     if (g->p->kind == PREPARE_COMPLETIONS && suffix &&
         !(json_is(suffix, JSON_TYPE_STRING) && suffix->len == 0))
         return prepare_suffix(g, suffix, e);

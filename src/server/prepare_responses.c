@@ -48,9 +48,9 @@ static bool responses_text(struct responses *q, struct api_error *e)
     const struct json *format = json_get_set(text, "format"), *type = json_get(format, "type");
     if (!format || json_str_eq(type, "text"))
         return true;
+    q->format = format;
     if (json_str_eq(type, "json_object") || json_str_eq(type, "json_schema"))
-        return api_error_set(e, 400, "unsupported_value", "text.format",
-                             "text.format: '%s' is not supported yet", type->text);
+        return true;
     return api_error_set(e, 400, NULL, "text.format",
                          "text.format: must be an object of type text, json_object or json_schema");
 }
@@ -322,6 +322,8 @@ static void responses_options(const struct responses *q, struct json_writer *w)
     if (q->effort) {
         json_field_value(w, "reasoning_effort", q->effort);
     }
+    if (q->format)
+        json_field_value(w, "response_format", q->format);
 }
 
 static bool responses_write_chat(struct responses *q, int32_t n_skip, int32_t *n_users,
@@ -354,10 +356,10 @@ static void responses_rename(struct api_error *e)
 {
     static const char *const names[][2] = { { "messages", "input" },
                                             { "max_completion_tokens", "max_output_tokens" },
-                                            { "reasoning_effort", "reasoning.effort" } };
+                                            { "reasoning_effort", "reasoning.effort" },
+                                            { "response_format", "text.format" } };
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(e->param, names[i][0]) == 0)
-            snprintf(e->param, sizeof(e->param), "%s", names[i][1]);
+        api_error_rename(e, names[i][0], names[i][1]);
 }
 
 /* Prepare it without the n_skip oldest turns. Never NULL; the error says whether it went well. */
@@ -467,7 +469,11 @@ static void responses_write_frame(const struct responses *q, const struct prepar
     json_raw(&w, q->served.data, q->served.len);
     json_end_array(&w);
     json_field_object(&w, "text");
-    json_field_raw(&w, "format", "{\"type\":\"text\"}", 15);
+    json_key(&w, "format");
+    if (q->format)
+        json_value(&w, q->format);
+    else
+        json_raw(&w, "{\"type\":\"text\"}", 15);
     if (q->verbosity)
         responses_frame_string(&w, "verbosity", q->verbosity);
     json_end_object(&w);

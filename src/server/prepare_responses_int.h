@@ -17,8 +17,8 @@ struct responses {
     struct fields fields;
     struct prepared_response *r;
     char *ignored;
-    bool is_auto; /* truncation */
-    const struct json *effort, *summary, *verbosity;
+    bool is_auto;                                             /* truncation */
+    const struct json *effort, *summary, *verbosity, *format; /* format: NULL = text */
     struct responses_turn *turns; /* [n_turns]: the conversation, then what references name */
     int32_t n_turns, n_chain;
     struct buf origins; /* int32_t: of the messages, as in diagnosis.h */

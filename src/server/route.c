@@ -114,7 +114,7 @@ static void route_write_model(struct server *s, struct json_writer *w)
         { "streaming", true, false },
         { "tools", has_chat, true },
         { "reasoning", thinks, true },
-        { "structured_output", false, true },
+        { "structured_output", true, true },
         { "logprobs", true, false },
         { "embeddings", true, true },
         { "rerank", true, false },

@@ -88,9 +88,9 @@ static void server_add_timer(struct event *timer, int64_t us)
 static void server_ready(struct server *s)
 {
     s->model_id = s->config.alias ? s->config.alias : s->model.engine->info.model_id;
-    s->prepare = (struct prepare_context){ .model = &s->model,
-                                           .config = &s->config,
-                                           .model_id = s->model_id };
+    s->prepare = (struct prepare_context){
+        .model = &s->model, .config = &s->config, .model_id = s->model_id, .grammars = s->grammars
+    };
     worker_pool_start(s->workers);
     if (s->state != SERVER_STATE_LOADING)
         return;
@@ -257,6 +257,8 @@ static void server_set_config(struct server *s, const struct server_config *conf
         s->config.max_stall_ms = 250;
     if (s->config.keep_alive_ms == 0)
         s->config.keep_alive_ms = LIMIT_KEEP_ALIVE_MS;
+    if (s->config.grammar_bytes == 0)
+        s->config.grammar_bytes = LIMIT_GRAMMAR_BYTES;
     if (s->config.store_bytes == 0)
         s->config.store_bytes = LIMIT_STORE_BYTES;
     if (s->config.journal_bytes == 0)
@@ -296,6 +298,7 @@ static void server_free(struct server *s)
     if (s->sched)
         sched_stop(s->sched);
     worker_pool_free(s->workers);
+    grammars_free(s->grammars);
     store_free(s->store);
     journal_free(s->journal);
     for (size_t i = 0; i < ARRAY_LEN(events); i++)
@@ -373,7 +376,7 @@ static enum err_code server_start(struct server *s, struct err *err)
         s->journal = journal_new(&journal);
     }
     const struct worker_config wc = {
-        .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, 1, 1 },
+        .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, LIMIT_PREP_THREADS, 1 },
         .max_queued =
             s->config.max_waiting > LIMIT_PREPARING ? s->config.max_waiting : LIMIT_PREPARING,
         .prepare = server_prepare,
@@ -381,6 +384,7 @@ static enum err_code server_start(struct server *s, struct err *err)
         .wake = server_wake,
         .wake_arg = s,
     };
+    s->grammars = grammars_new(&s->model, s->config.grammar_bytes);
     s->workers = worker_pool_new(&wc);
     const struct sched_config sc = {
         .max_waiting = s->config.max_waiting,

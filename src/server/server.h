@@ -41,6 +41,7 @@ struct server_config {
     const char *alias;              /* name of the model in the API; NULL = the engine's */
     bool is_model_strict;
     bool hoists_volatile;   /* hoist.h */
+    int64_t grammar_bytes;  /* of kept grammars; 0 = LIMIT_GRAMMAR_BYTES */
     int64_t max_body;       /* bytes; 0 = LIMIT_BODY_BYTES */
     int64_t drain_seconds;  /* after SIGTERM; negative = LIMIT_DRAIN_SECONDS */
     int32_t max_waiting;    /* 0 = LIMIT_WAITING */

@@ -142,6 +142,7 @@ struct server {
     struct http_server *http;
     struct sched *sched;
     struct worker_pool *workers;
+    struct grammars *grammars;
     struct store *store;     /* NULL: responses are not kept */
     struct journal *journal; /* NULL: no generation can be resumed */
     struct generation *generations;

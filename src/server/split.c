@@ -234,6 +234,18 @@ static bool split_is_word_opening(const struct splitter *s, size_t at)
     return false;
 }
 
+/* Does a call begin at in[at] as the grammar has it? As split_match. */
+static long split_match_exact(const struct splitter *s, size_t at)
+{
+    const char *text = s->format->before_name;
+    char trigger[96];
+    size_t n = split_style_trigger(s->config.style);
+    BUG_ON(n >= sizeof(trigger));
+    memcpy(trigger, text + strspn(text, " \n"), n);
+    trigger[n] = '\0';
+    return split_match(s, at, trigger);
+}
+
 /* What begins at in[at]: the bytes of an opening and its kind; 0 = nothing, -1 = not to be told yet. */
 static long split_opens(const struct splitter *s, size_t at, enum split_opening *kind)
 {
@@ -241,6 +253,9 @@ static long split_opens(const struct splitter *s, size_t at, enum split_opening 
     char c = s->in.data[at];
     long best = 0;
     *kind = SPLIT_OPENING_MARKER;
+    long exact = s->config.is_exact ? split_match_exact(s, at) : 1;
+    if (exact <= 0)
+        return exact;
     if (c != SPLIT_MARK && c != '<' && c != '[' && c != '{' && c != '`' &&
         !split_is_word_opening(s, at))
         return 0;

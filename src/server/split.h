@@ -44,6 +44,20 @@ bool split_style_is_framed(const struct split_style *s); /* content, too, stands
 /* The text with which a call of that tool begins, up to its arguments; name NULL: up to the name. */
 void split_style_opening(const struct split_style *s, const char *name, struct buf *out);
 
+/* Calls whose arguments a grammar constrains. Is the style one whose arguments are JSON; and one whose content stands between
+ * markers that are known? */
+bool split_style_has_json(const struct split_style *s);
+bool split_style_has_frames(const struct split_style *s);
+/* A call up to its arguments, and what follows them. */
+void split_style_call(const struct split_style *s, const char *name, struct buf *before);
+const char *split_style_call_end(const struct split_style *s);
+/* So many bytes of the opening, without the blanks before it, tell that a call has begun. */
+size_t split_style_trigger(const struct split_style *s);
+const char *split_style_frame(const struct split_style *s, int i); /* NULL: there are no more */
+/* The text with its control tokens that are parts of markers between `open` and `close`. */
+void split_style_spell(const struct split_style *s, const struct tokenizer *t, const char *text,
+                       const char *open, const char *close, struct buf *out);
+
 /* --- the parts of an answer --- */
 
 enum part_kind {
@@ -74,7 +88,8 @@ struct split_config {
     bool starts_in_thought;    /* the prompt opened one */
     bool is_forced;            /* the answer is a call: bare JSON is taken for one at once */
     bool is_single;            /* no call after the first */
-    uint64_t id_seed;          /* of the calls' ids: the same seed gives the same ids */
+    bool is_exact;    /* only what begins as the style's calls do is one: a grammar governs these */
+    uint64_t id_seed; /* of the calls' ids: the same seed gives the same ids */
 };
 
 struct splitter;

@@ -82,34 +82,40 @@ static const struct split_format split_formats[] = {
     { "muse", { "<atem:function_calls>", "<|message|>" }, .messages = &messages_muse,
       .open = "<atem:function_calls>", .close = "</atem:function_calls>", .elements = &elements_atem,
       .before_name = " to=", .after_name = "<|message|><atem:function_calls>\n<atem:invoke name=\"\1\">\n" },
-    { "functionary", { ">>>all" }, .names_recipient = true, .before_name = "", .after_name = "\n{" },
+    { "functionary", { ">>>all" }, .names_recipient = true, .before_name = "", .after_name = "\n{", .after_call = "",
+      .before_text = { "all\n" } },
     { "dsml", { "｜DSML｜", "function_calls>" }, .open = "<｜DSML｜function_calls>", .close = "</｜DSML｜function_calls>",
       .elements = &elements_dsml,
       .before_name = "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n" },
     { "dsml", { "｜DSML｜" }, .open = "<｜DSML｜tool_calls>", .close = "</｜DSML｜tool_calls>", .elements = &elements_dsml,
       .before_name = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n" },
     { "harmony", { "<|channel|>", "<|message|>" }, .messages = &messages_harmony,
-      .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>{" },
+      .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>{",
+      .after_call = "",
+      .before_text = { "<|channel|>final<|message|>", "<|start|>assistant<|channel|>final<|message|>" } },
     { "gemma", { "<|tool_call>" }, .open = "<|tool_call>", .close = "<tool_call|>", .name_end = "{",
       .before_name = "<|tool_call>call:", .after_name = "{" },
     { "deepseek", { "<｜tool▁calls▁begin｜>", "```json" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
       .alt_open = "<｜tool▁call▁begin｜>",
       .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
-      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", .after_name = "\n```json\n{" },
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", .after_name = "\n```json\n{",
+      .after_call = "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>" },
     { "deepseek", { "<｜tool▁calls▁begin｜>" }, .open = "<｜tool▁calls▁begin｜>", .close = "<｜tool▁calls▁end｜>",
       .alt_open = "<｜tool▁call▁begin｜>",
       .item_open = "<｜tool▁call▁begin｜>", .item_close = "<｜tool▁call▁end｜>", .name_end = "<｜tool▁sep｜>",
-      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>{" },
+      .before_name = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", .after_name = "<｜tool▁sep｜>{",
+      .after_call = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>" },
     { "kimi", { "<|tool_calls_section_begin|>" }, .open = "<|tool_calls_section_begin|>", .close = "<|tool_calls_section_end|>",
       .alt_open = "<|tool_call_begin|>",
       .item_open = "<|tool_call_begin|>", .item_close = "<|tool_call_end|>", .name_end = "<|tool_call_argument_begin|>",
-      .before_name = "<|tool_calls_section_begin|><|tool_call_begin|>functions.", .after_name = ":0<|tool_call_argument_begin|>{" },
+      .before_name = "<|tool_calls_section_begin|><|tool_call_begin|>functions.", .after_name = ":0<|tool_call_argument_begin|>{",
+      .after_call = "<|tool_call_end|><|tool_calls_section_end|>" },
     { "mistral", { "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
-      .before_name = "[TOOL_CALLS]", .after_name = "[CALL_ID]000000000[ARGS]{" }, /* ids are nine letters or digits */
+      .before_name = "[TOOL_CALLS]", .after_name = "[CALL_ID]000000000[ARGS]{", .after_call = "" }, /* ids are nine letters or digits */
     { "mistral", { "[TOOL_CALLS]", "[ARGS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
-      .before_name = "[TOOL_CALLS]", .after_name = "[ARGS]{" },
+      .before_name = "[TOOL_CALLS]", .after_name = "[ARGS]{", .after_call = "" },
     { "mistral-list", { "[TOOL_CALLS]" }, .open = "[TOOL_CALLS]", .item_open = "[TOOL_CALLS]", .name_end = "[ARGS]",
-      .before_name = "[TOOL_CALLS][" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "[TOOL_CALLS][" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}]" },
     { "minimax", { "<minimax:tool_call>" }, .open = "<minimax:tool_call>", .close = "</minimax:tool_call>",
       .elements = &elements_invoke,
       .before_name = "<minimax:tool_call>\n<invoke name=\"", .after_name = "\">\n" },
@@ -122,37 +128,40 @@ static const struct split_format split_formats[] = {
     { "qwen-coder", { "<function=", "<parameter=" }, .open = "<tool_call>", .close = "</tool_call>", .elements = &elements_function,
       .before_name = "<tool_call>\n<function=", .after_name = ">\n" },
     { "command-r", { "<|START_ACTION|>" }, .open = "<|START_ACTION|>", .close = "<|END_ACTION|>",
-      .before_name = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"", .after_name = JSON_PARS },
+      .before_name = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"", .after_name = JSON_PARS,
+      .after_call = "}\n]<|END_ACTION|>" },
     { "action", { "Action:", "\"tool_name\"" }, .open = "Action:",
-      .before_name = "Action:\n```json\n[\n    {\n        \"tool_name\": \"", .after_name = "\",\n        \"parameters\": {" },
+      .before_name = "Action:\n```json\n[\n    {\n        \"tool_name\": \"", .after_name = "\",\n        \"parameters\": {",
+      .after_call = "\n    }\n]\n```" },
     { "keyed", { "<|tools_prefix|>" }, .open = "<|tools_prefix|>", .close = "<|tools_suffix|>", .is_keyed = true,
-      .before_name = "<|tools_prefix|>[{\"", .after_name = "\": {" },
-    { "functools", { "functools[" }, .open = "functools[", .before_name = " functools[" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<|tools_prefix|>[{\"", .after_name = "\": {", .after_call = "}]<|tools_suffix|>" },
+    { "functools", { "functools[" }, .open = "functools[", .before_name = " functools[" JSON_NAME, .after_name = JSON_ARGS,
+      .after_call = "}]" },
     { "gigachat", { "function call", "<|role_sep|>" }, .open = "<|message_sep|>\n\nfunction call<|role_sep|>\n",
       .alt_open = "function call<|role_sep|>\n", .close = "<|message_sep|>",
-      .before_name = "<|message_sep|>\n\nfunction call<|role_sep|>\n" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<|message_sep|>\n\nfunction call<|role_sep|>\n" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}" },
     { "python", { "<|tool_call_start|>" }, .open = "<|tool_call_start|>", .close = "<|tool_call_end|>", .is_python = true,
       .before_name = "<|tool_call_start|>[", .after_name = "(" },
     { "python", { "<|tool_list_start|>" }, .open = "<|tool_call_start|>", .close = "<|tool_call_end|>", .is_python = true,
       .before_name = "<|tool_call_start|>[", .after_name = "(" },
     { "nemotron", { "<TOOLCALL>" }, .open = "<TOOLCALL>", .close = "</TOOLCALL>",
-      .before_name = "<TOOLCALL>[" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<TOOLCALL>[" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}]</TOOLCALL>" },
     { "list", { "<tool_calls>[" }, .open = "<tool_calls>", .close = "</tool_calls>",
-      .before_name = "<tool_calls>[" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<tool_calls>[" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}]</tool_calls>" },
     { "lines", { "<tool_calls>" }, .open = "<tool_calls>", .close = "</tool_calls>",
-      .before_name = "<tool_calls>\n" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<tool_calls>\n" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}\n</tool_calls>" },
     { "granite", { "<|tool_call|>" }, .open = "<|tool_call|>",
-      .before_name = "<|tool_call|>[" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<|tool_call|>[" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}]" },
     { "hermes", { "<tool_call>" }, .open = "<tool_call>", .alt_open = "<tools>", .close = "</tool_call>", .alt_close = "</tools>",
-      .before_name = "<tool_call>\n" JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = "<tool_call>\n" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}\n</tool_call>" },
     { "function", { "<function=" }, .elements = &elements_function,
-      .before_name = "<function=", .after_name = ">{" },
+      .before_name = "<function=", .after_name = ">{", .after_call = "</function>" },
     { "llama4", { "<|python_start|>" }, .open = "<|python_start|>", .close = "<|python_end|>", .is_bare = true,
-      .is_python = true, .before_name = JSON_NAME, .after_name = JSON_PARS },
+      .is_python = true, .before_name = JSON_NAME, .after_name = JSON_PARS, .after_call = "}" },
     { "llama", { "{\"name\": function name, \"parameters\":" }, .open = "<|python_tag|>", .is_bare = true, .is_python = true,
-      .before_name = JSON_NAME, .after_name = JSON_PARS },
+      .before_name = JSON_NAME, .after_name = JSON_PARS, .after_call = "}" },
     { "json", { NULL }, .open = "<tool_call>", .close = "</tool_call>", .is_bare = true,
-      .before_name = JSON_NAME, .after_name = JSON_ARGS },
+      .before_name = JSON_NAME, .after_name = JSON_ARGS, .after_call = "}" },
 };
 
 static const struct split_thought split_message_thoughts[] = {
@@ -292,4 +301,68 @@ void split_style_opening(const struct split_style *s, const char *name, struct b
             buf_add_str(out, name);
         else
             buf_add_char(out, *p);
+}
+
+/* --- calls whose arguments are constrained --- */
+
+bool split_style_has_json(const struct split_style *s)
+{
+    return s->format->after_call != NULL;
+}
+
+bool split_style_has_frames(const struct split_style *s)
+{
+    return s->format->before_text[0] != NULL;
+}
+
+/* The longest control token of a marker that the text begins with: its bytes, or 0. */
+static size_t style_mark_at(const struct split_style *s, const struct tokenizer *t,
+                            const char *text)
+{
+    size_t best = 0;
+    for (int32_t i = 0; i < s->n_marks; i++) {
+        struct tokenizer_str piece = tokenizer_piece(t, s->marks[i]);
+        if (piece.len > best && strncmp(text, piece.data, piece.len) == 0)
+            best = piece.len;
+    }
+    return best;
+}
+
+void split_style_spell(const struct split_style *s, const struct tokenizer *t, const char *text,
+                       const char *open, const char *close, struct buf *out)
+{
+    while (*text) {
+        size_t n = style_mark_at(s, t, text);
+        if (n > 0)
+            buf_add_str(out, open);
+        buf_add(out, text, n > 0 ? n : 1);
+        if (n > 0)
+            buf_add_str(out, close);
+        text += n > 0 ? n : 1;
+    }
+}
+
+void split_style_call(const struct split_style *s, const char *name, struct buf *before)
+{
+    split_style_opening(s, name, before);
+    if (before->len > 0 && before->data[before->len - 1] == '{') /* the arguments' own */
+        buf_cut(before, before->len - 1);
+}
+
+const char *split_style_call_end(const struct split_style *s)
+{
+    return s->format->after_call;
+}
+
+const char *split_style_frame(const struct split_style *s, int i)
+{
+    return i < (int)ARRAY_LEN(s->format->before_text) ? s->format->before_text[i] : NULL;
+}
+
+size_t split_style_trigger(const struct split_style *s)
+{
+    const struct split_format *f = s->format;
+    size_t from = strspn(f->before_name, " \n"), n = f->open ? strlen(f->open) : 0;
+    bool is_marked = n > 0 && strncmp(f->before_name + from, f->open, n) == 0;
+    return is_marked ? n : strlen(f->before_name + from);
 }

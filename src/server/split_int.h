@@ -43,6 +43,9 @@ struct split_format {
         names_recipient; /* ">>>NAME" before arguments, ">>>all" before content; the prompt ends with ">>>" */
     /* The opening of a call: before_name NAME after_name; '\1' in the latter is the name once more. */
     const char *before_name, *after_name;
+    const char *
+        after_call; /* what stands behind arguments that are JSON, to the call's end; NULL: they are not */
+    const char *before_text[2]; /* where content stands between markers: what it may begin with */
 };
 
 enum split_verdict {

@@ -208,6 +208,8 @@ REFUSALS = [
     r"(\]|input): it has no tokens", r"texts for \d+: 1 to", r"truncate_prompt_tokens: -?\d+; what stands",
     # characters are counted there, bytes here; single precision
     r"(stop|stop_sequences|tools\[\d+\]): (a string of \d+ bytes|needs a function with a name)", r"minimum: must be below 0", r"the name is no name",
+    # what cannot be compiled, or is given twice
+    r"^(response_format|text\.format|output_config|structured_outputs|guided_\w+|grammar|json_schema|tools): ",
     # ids of what is not there
     r"no (kept response|live request) has", r"no request (can be resumed|of the id)", r"is not kept here", r"no response with the id", r"the model '(.|\n)*' does not exist",
 ]

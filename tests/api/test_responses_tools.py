@@ -63,7 +63,7 @@ def test_every_way_to_call(way, tmp_path):
 
 def test_a_choice_forces_a_call():
     with script("--style=<tool_call>") as server:
-        rest = '"city": "Oslo"}}\n</tool_call>'
+        rest = ' {"city": "Oslo"}}\n</tool_call>'
         named = {"type": "function", "name": "get_weather"}
         for choice in (named, NAMED, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
             evs = events(server, say(rest), tools=FLAT, tool_choice=choice)
@@ -73,7 +73,7 @@ def test_a_choice_forces_a_call():
         assert parts(ask(server, PING, tools=FLAT, tool_choice="none"))[2] == []
         only = {"type": "allowed_tools", "mode": "auto", "tools": [named]}
         assert parts(ask(server, PING, tools=FLAT, tool_choice=only))[2] == []  # not among the allowed
-        r = ask(server, '"city": "' + "x" * 90, tools=FLAT, tool_choice=named, max_output_tokens=60)
+        r = ask(server, ' {"city": "' + "x" * 90, tools=FLAT, tool_choice=named, max_output_tokens=60)
         assert r["status"] == "incomplete" and r["output"][-1]["status"] == "incomplete"
         for choice in ({"type": "function", "name": "nope"}, "banana", {"type": "function"}):
             status, r = make(server, "x", tools=FLAT, tool_choice=choice)
@@ -104,7 +104,7 @@ def test_a_custom_tool():
         # sent back it is the same text to the model as the call was
         output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "done"}
         assert text_of(make(server, [USER, item, output, *say("fine")], tools=[PATCH])[1]) == "fine"
-        forced = events(server, say('"input": "a"}}\n</tool_call>'), tools=[PATCH, *FLAT], tool_choice={"type": "custom", "name": "patch"})
+        forced = events(server, say(' {"input": "a"}}\n</tool_call>'), tools=[PATCH, *FLAT], tool_choice={"type": "custom", "name": "patch"})
         assert forced[-1]["response"]["output"][0]["input"] == "a"
 
 
@@ -135,7 +135,7 @@ def test_reasoning_as_text_and_as_a_summary():
         assert cut["status"] == "incomplete" and [i["status"] for i in cut["output"]] == ["incomplete"]
 
 
-def test_strict_is_named_as_not_enforced():
-    with script() as server:
+def test_strict_is_named_where_it_is_not_enforced():
+    with script("--style=<function= <parameter=") as server:
         _, headers, _ = server.call(PATH, {"input": "x", "tools": [{**FLAT[1], "strict": True}, {"type": "web_search"}]})
         assert {"tools.strict", "tools.web_search"} <= set(headers["x-plumb-ignored"].split(","))

@@ -111,19 +111,19 @@ def test_choice_forces_a_call():
     """Case B28."""
     with script("--style=<tool_call>") as server:
         # the model goes on behind the opening that it was given
-        for choice, rest in ((NAMED, '"city": "Oslo"}}\n</tool_call>'), ("required", 'ping", "arguments": {}}\n</tool_call>')):
+        for choice, rest in ((NAMED, ' {"city": "Oslo"}}\n</tool_call>'), ("required", 'ping", "arguments": {}}\n</tool_call>')):
             r = ask(server, rest, tools=TOOLS, tool_choice=choice, logprobs=True)
             call = r["choices"][0]["message"]["tool_calls"][0]["function"]
             assert call["name"] == ("ping" if choice == "required" else "get_weather")
             assert r["choices"][0]["finish_reason"] == "tool_calls" and r["choices"][0]["message"]["content"] is None
-            opening = '<tool_call>\n{"name": "' + ("" if choice == "required" else 'get_weather", "arguments": {')
+            opening = '<tool_call>\n{"name": "' + ("" if choice == "required" else 'get_weather", "arguments":')
             assert r["usage"]["completion_tokens"] == len(opening) + len(rest)
             streamed, finish = joined(server.events("/v1/chat/completions", say(rest, tools=TOOLS, tool_choice=choice)))
             assert finish == "tool_calls" and json.loads(streamed["tool_calls"][0]["arguments"]) == json.loads(call["arguments"])
-        one = ask(server, "}}", tools=[PING], tool_choice="required")
+        one = ask(server, " {}}", tools=[PING], tool_choice="required")
         assert one["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "ping"
         for n in (2, 3, 5, 8, 60):
-            r = ask(server, '"city": "' + "x" * 90, tools=TOOLS, tool_choice=NAMED, max_tokens=n)
+            r = ask(server, ' {"city": "' + "x" * 90, tools=TOOLS, tool_choice=NAMED, max_tokens=n)
             assert r["choices"][0]["finish_reason"] == "length" and r["usage"]["completion_tokens"] == n
         for fields, param in (({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nope"}}}, "tool_choice"),
                               ({"tool_choice": "required"}, "tool_choice"), ({"tools": TOOLS, "tool_choice": "banana"}, "tool_choice"),
@@ -159,12 +159,18 @@ def test_one_call_is_enough_where_it_is_said():
         server.wait_stats(running=0)
 
 
-def test_strict_is_named_as_not_enforced():
+def test_strict_is_enforced_or_named():
     strict = {"type": "function", "function": {**PING["function"], "strict": True}}
-    with script() as server:
-        for tools, named in ((TOOLS, False), ([strict], True)):
-            _, headers, _ = server.call("/v1/chat/completions", say("x", tools=tools))
-            assert ("tools.strict" in headers.get("x-plumb-ignored", "")) == named
+    broken = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {"properties": {"a": {"type": "egg"}}}}}
+    for style, named in (("<tool_call>", False), ("<function= <parameter=", True)):
+        with script("--style=" + style) as server:
+            for tools in (TOOLS, [strict]):
+                _, headers, _ = server.call("/v1/chat/completions", say("x", tools=tools))
+                assert ("tools.strict" in headers.get("x-plumb-ignored", "")) == (named and tools == [strict])
+            status, r = server.post("/v1/chat/completions", say("x", tools=[strict, broken]))
+            assert status == (200 if named else 400), r
+            if not named:
+                assert "odd" in r["error"]["message"] and "#/properties/a" in r["error"]["message"] and r["error"]["param"] == "tools"
 
 
 def test_stop_strings_are_looked_for_outside_reasoning():
