@@ -85,6 +85,8 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
         n_ctx = r->max_rows; /* a text is one step */
     if (m->pos_embed && n_ctx > m->n_ctx_train)
         n_ctx = m->n_ctx_train; /* there are no positions behind */
+    if (m->n_ctx_max > 0 && n_ctx > m->n_ctx_max)
+        n_ctx = m->n_ctx_max;
     if (n_ctx > INT32_MAX / 2)
         n_ctx = INT32_MAX / 2;
     if (o->n_ctx <= 0)
@@ -174,6 +176,12 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     r->failed = mem_try_array(MEM_CAT_SCRATCH, rows, 1);
     r->out_rows = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->out_rows));
     bool is_ok = r->ids && r->pos && r->failed && r->out_rows;
+    if (r->model->ngrams.n_heads > 0) {
+        r->history = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs * (size_t)r->n_ctx,
+                                   sizeof(*r->history));
+        r->ids_before = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs, sizeof(*r->ids_before));
+        is_ok = is_ok && r->history && r->ids_before;
+    }
     if (!r->model->be->ops->is_host) {
         r->logits = mem_try_big(MEM_CAT_SCRATCH, runner_logits_bytes(r));
         r->hidden = mem_try_big(MEM_CAT_SCRATCH, runner_hidden_bytes(r));
@@ -251,6 +259,8 @@ void runner_free(struct runner *r)
     }
     model_scratch_release(&r->scratch);
     mem_free(MEM_CAT_SCRATCH, r->ids);
+    mem_free(MEM_CAT_SCRATCH, r->history);
+    mem_free(MEM_CAT_SCRATCH, r->ids_before);
     mem_free(MEM_CAT_SCRATCH, r->pos);
     mem_free(MEM_CAT_SCRATCH, r->failed);
     mem_free(MEM_CAT_SCRATCH, r->out_rows);
@@ -409,6 +419,8 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
             runner_share_group(r, g, &s->tables[g], &f->tables[g], n);
     if (runner_has_state(r))
         runner_copy_slot(r, runner_slot(s), runner_slot_at(r, from, n));
+    if (r->history)
+        runner_note_ids(r, seq, 0, r->history + (int64_t)from * r->n_ctx, n);
     s->len = n;
     return n;
 }
@@ -479,6 +491,12 @@ static void runner_extend(struct runner *r, const struct runner_item *it)
     }
 }
 
+void runner_note_ids(struct runner *r, int32_t seq, int32_t at, const int32_t *ids, int32_t n)
+{
+    if (r->history)
+        memmove(r->history + (int64_t)seq * r->n_ctx + at, ids, (size_t)n * sizeof(*ids));
+}
+
 /* The slot of the item's sequence, and where its rows are kept if they may be taken back. */
 static void runner_add_state(struct runner *r, struct model_step *st, const struct runner_item *it,
                              int row0)
@@ -521,6 +539,9 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
         };
     if (runner_has_state(r))
         runner_add_state(r, st, it, row0);
+    runner_note_ids(r, it->seq, s->len, it->ids, it->n);
+    if (r->history)
+        r->ids_before[st->n_seqs] = r->history + (int64_t)it->seq * r->n_ctx + s->len;
     st->n_seqs++;
 }
 
@@ -568,6 +589,8 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
                              .out_rows = r->out_rows,
                              .kv = r->layers,
                              .state = r->states,
+                             .ngram_state = &r->ngram_state,
+                             .ids_before = r->ids_before,
                              .keep_rows = r->keep_rows,
                              .failed = r->failed,
                              .scratch = &r->scratch };

@@ -96,6 +96,9 @@ struct runner {
     size_t state_bytes, keep_bytes;
     struct state_keep keep;            /* row i of sequence s is s * max_tentative + i */
     int32_t *keep_rows;                /* [max_rows] */
+    struct state_layer ngram_state;    /* of models with n-grams */
+    int32_t *history;                  /* ... [max_seqs][n_ctx] the sequences' ids; else NULL */
+    const int32_t **ids_before;        /* ... [max_seqs] */
     struct runner_snapshot *snapshots; /* [n_snapshots] */
     int32_t n_snapshots;
     uint64_t next_age;

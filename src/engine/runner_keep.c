@@ -341,6 +341,13 @@ static bool runner_reuse_end(struct runner *r, struct runner_seq *s, const struc
     return true;
 }
 
+/* The sequence has n tokens now. */
+static int32_t reuse_done(struct runner *r, int32_t seq, const int32_t *ids, int32_t n)
+{
+    runner_note_ids(r, seq, 0, ids, n);
+    return r->seqs[seq].len = n;
+}
+
 int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                      const int32_t *ids, int32_t n)
 {
@@ -353,7 +360,7 @@ int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SA
         return 0;
     prefix_find(&r->prefix, salt, ids, n, &hit);
     if (r->n_ends == 0)
-        return s->len = runner_reuse_full(r, t, &hit, hit.n_tokens);
+        return reuse_done(r, seq, ids, runner_reuse_full(r, t, &hit, hit.n_tokens));
     struct runner_end *e = end_find(r, &hit, ids);
     if (!e)
         return 0;
@@ -366,7 +373,7 @@ int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SA
     if (!is_whole)
         for (int g = 0; g < MODEL_GROUP_COUNT; g++)
             kv_table_reset(&r->pools[g], &s->tables[g]);
-    return s->len = is_whole ? len : 0;
+    return reuse_done(r, seq, ids, is_whole ? len : 0);
 }
 
 /* Why not all ids [n] of the prompt but the last, of which a look found miss->n_found. */

@@ -25,6 +25,12 @@ static int64_t runner_n_state_layers(const struct runner *r)
     return n;
 }
 
+/* ... of the n-grams' convolution. */
+static size_t state_ngram_cols(const struct model *m)
+{
+    return m->ngrams.n_heads ? (size_t)(m->n_streams * m->width) : 0;
+}
+
 static void *runner_state_block(struct runner *r, size_t floats, size_t *bytes)
 {
     *bytes = floats * sizeof(float);
@@ -36,14 +42,17 @@ static bool runner_alloc_keep(struct runner *r, int64_t n_layers)
     const struct model_state *s = &r->model->state;
     r->keep.n_rows = r->max_seqs * r->max_tentative;
     size_t n = (size_t)n_layers * (size_t)r->keep.n_rows;
+    size_t all = n * (size_t)(s->conv_cols + 2 * s->n_heads);
     if (n == 0)
         return true;
-    r->keep.mix =
-        runner_state_block(r, n * (size_t)(s->conv_cols + 2 * s->n_heads), &r->keep_bytes);
+    r->keep.mix = runner_state_block(r, all + (size_t)r->keep.n_rows * state_ngram_cols(r->model),
+                                     &r->keep_bytes);
     if (!r->keep.mix)
         return false;
     r->keep.decay = r->keep.mix + n * (size_t)s->conv_cols;
     r->keep.beta = r->keep.decay + n * (size_t)s->n_heads;
+    if (r->model->ngrams.n_heads > 0)
+        r->keep.ngram = r->keep.mix + all;
     return true;
 }
 
@@ -55,15 +64,17 @@ enum err_code runner_state_alloc(struct runner *r, struct err *err)
     int64_t n_layers = runner_n_state_layers(r);
     size_t n_slots = (size_t)r->pools[MODEL_GROUP_STATE].n_pages;
     size_t one = state_conv_floats(s) + state_matrix_floats(s);
+    size_t ngram = n_slots * (size_t)(r->model->ngrams.taps - 1) * state_ngram_cols(r->model);
+    size_t all = (size_t)n_layers * n_slots * one + ngram;
     r->n_snapshots = (int32_t)n_slots;
     r->snapshots = mem_try_array(MEM_CAT_KV, n_slots, sizeof(*r->snapshots));
     r->states = mem_try_array(MEM_CAT_KV, (size_t)r->model->n_layers, sizeof(*r->states));
     r->keep_rows = mem_try_array(MEM_CAT_KV, (size_t)r->max_rows, sizeof(*r->keep_rows));
-    r->state_slab = runner_state_block(r, (size_t)n_layers * n_slots * one, &r->state_bytes);
+    r->state_slab = runner_state_block(r, all, &r->state_bytes);
     if (!r->snapshots || !r->states || !r->keep_rows || !r->state_slab ||
         !runner_alloc_keep(r, n_layers))
         return err_set(err, ERR_NOMEM, "states of recurrent layers: no memory for %zu MiB",
-                       (size_t)n_layers * n_slots * one * sizeof(float) >> 20);
+                       all * sizeof(float) >> 20);
     float *at = r->state_slab;
     for (int64_t i = 0; i < r->model->n_layers; i++) {
         if (r->model->layers[i].group != MODEL_GROUP_STATE)
@@ -80,6 +91,10 @@ enum err_code runner_state_alloc(struct runner *r, struct err *err)
                                              .matrix = at };
         at += n_slots * one;
     }
+    r->ngram_state = (struct state_layer){ .n_slots = (int)n_slots,
+                                           .taps = (int)r->model->ngrams.taps,
+                                           .conv_cols = (int)state_ngram_cols(r->model),
+                                           .conv = at };
     enum err_code code = ERR_OK;
     for (int32_t i = 0; i < r->n_snapshots && !code; i++)
         code = kv_table_init(&r->snapshots[i].table, 1, err);
@@ -107,6 +122,8 @@ void runner_copy_slot(struct runner *r, int32_t dst, int32_t src)
     for (int64_t i = 0; i < r->model->n_layers; i++)
         if (r->model->layers[i].group == MODEL_GROUP_STATE)
             ops_state_copy(r->model->be, &r->states[i], dst, src);
+    if (r->model->ngrams.n_heads > 0)
+        ops_state_copy(r->model->be, &r->ngram_state, dst, src);
 }
 
 /* --- snapshots --- */
@@ -220,9 +237,11 @@ void runner_settle(struct runner *r, int32_t seq, int32_t n_tokens)
     s->n_tentative = 0;
     if (n == 0)
         return;
-    struct model_step st = {
-        .n_rows = n, .state = r->states, .keep = &r->keep, .scratch = &r->scratch
-    };
+    struct model_step st = { .n_rows = n,
+                             .state = r->states,
+                             .ngram_state = &r->ngram_state,
+                             .keep = &r->keep,
+                             .scratch = &r->scratch };
     struct seq_view view = {
         .row0 = seq * r->max_tentative, .n_rows = n, .pos0 = before, .slot = runner_slot(s)
     };

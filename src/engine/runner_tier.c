@@ -39,25 +39,32 @@ uint8_t *runner_move_page(struct runner *r, int group, int32_t page, uint8_t *by
     return bytes;
 }
 
+static uint8_t *move_state(struct backend *be, struct state_layer *s, int32_t slot, uint8_t *bytes,
+                           bool is_out)
+{
+    size_t conv = (size_t)(s->taps - 1) * (size_t)s->conv_cols;
+    size_t matrix = (size_t)s->n_heads * (size_t)s->key_dim * (size_t)s->value_dim;
+    float *at[] = { s->matrix + (size_t)slot * matrix, s->conv + (size_t)slot * conv };
+    size_t n[] = { matrix * sizeof(float), conv * sizeof(float) };
+    for (int k = 0; k < 2; k++) {
+        if (n[k] == 0)
+            continue;
+        if (is_out)
+            be->ops->download(be, bytes, at[k], n[k]);
+        else
+            be->ops->upload(be, at[k], bytes, n[k]);
+        bytes += n[k];
+    }
+    return bytes;
+}
+
 uint8_t *runner_move_slot(struct runner *r, int32_t slot, uint8_t *bytes, bool is_out)
 {
-    struct backend *be = r->model->be;
-    for (int64_t i = 0; i < r->model->n_layers; i++) {
-        if (!layer_is_of(r, i, MODEL_GROUP_STATE))
-            continue;
-        struct state_layer *s = &r->states[i];
-        size_t conv = (size_t)(s->taps - 1) * (size_t)s->conv_cols;
-        size_t matrix = (size_t)s->n_heads * (size_t)s->key_dim * (size_t)s->value_dim;
-        float *at[] = { s->matrix + (size_t)slot * matrix, s->conv + (size_t)slot * conv };
-        size_t n[] = { matrix * sizeof(float), conv * sizeof(float) };
-        for (int k = 0; k < 2; k++) {
-            if (is_out)
-                be->ops->download(be, bytes, at[k], n[k]);
-            else
-                be->ops->upload(be, at[k], bytes, n[k]);
-            bytes += n[k];
-        }
-    }
+    for (int64_t i = 0; i < r->model->n_layers; i++)
+        if (layer_is_of(r, i, MODEL_GROUP_STATE))
+            bytes = move_state(r->model->be, &r->states[i], slot, bytes, is_out);
+    if (r->model->ngrams.n_heads > 0)
+        bytes = move_state(r->model->be, &r->ngram_state, slot, bytes, is_out);
     return bytes;
 }
 

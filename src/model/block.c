@@ -84,7 +84,7 @@ void block_narrow(const struct model *m, struct model_step *st, struct tensor *a
 {
     block_begin_out(m, st);
     struct tensor att_out = tensor_of(st->scratch->att_out, st->n_out, att->cols);
-    struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, m->width);
+    struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, st->x.cols);
     ops_gather(m->be, att_out, *att, st->out_rows);
     ops_gather(m->be, x_out, st->x, st->out_rows);
     *att = att_out;

@@ -15,7 +15,8 @@ size_t model_state_bytes(const struct model *m)
     int64_t n = 0, one = (s->taps - 1) * s->conv_cols + s->n_heads * s->key_dim * s->value_dim;
     for (int64_t i = 0; i < m->n_layers; i++)
         n += m->layers[i].group == MODEL_GROUP_STATE;
-    return n > 0 ? (size_t)(n * one) * sizeof(float) : 0;
+    n = n * one + (m->ngrams.n_heads ? (m->ngrams.taps - 1) * m->n_streams * m->width : 0);
+    return (size_t)n * sizeof(float);
 }
 
 /* Which of the recurrent layers it is. */
@@ -127,7 +128,7 @@ bool block_delta(const struct model *m, struct model_step *st, int layer_i)
     if (is_last && st->n_out == 0)
         return false;
     ops_rms_norm(m->be, out, out, l->delta_norm, (int)s->value_dim, m->eps);
-    ops_glu(m->be, out, z, out, GLU_KIND_SILU);
+    ops_glu(m->be, out, z, out, m->delta_glu);
     if (is_last && st->n_out < st->n_rows)
         block_narrow(m, st, &out);
     ops_linear(m->be, st->h, out, l->w_delta_out);
@@ -138,7 +139,9 @@ void model_state_replay(const struct model *m, struct model_step *st, const stru
                         int n_seqs)
 {
     const struct model_state *s = &m->state;
-    for (int i = 0; i < n_seqs; i++)
+    for (int i = 0; i < n_seqs; i++) {
+        if (m->ngrams.n_heads > 0)
+            block_ngrams_replay(m, st, &seqs[i]);
         for (int l = 0; l < m->n_layers; l++) {
             if (m->layers[l].group != MODEL_GROUP_STATE)
                 continue;
@@ -153,6 +156,7 @@ void model_state_replay(const struct model *m, struct model_step *st, const stru
                         tensor_of(st->scratch->att, view.n_rows, s->n_heads * s->value_dim), &view,
                         1);
         }
+    }
 }
 
 void block_step_hybrid(const struct model *m, struct model_step *st)

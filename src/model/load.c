@@ -39,6 +39,12 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return m->n_embd;
     case 'Q':
         return m->n_labels;
+    case 'Z':
+        return m->n_streams;
+    case 'M':
+        return m->mix_rank;
+    case 'U':
+        return m->ngrams.n_heads * m->ngrams.dim;
     case 'T':
         return m->n_ctx_train;
     case 'P':
@@ -198,6 +204,22 @@ static void model_turn(float *x, int64_t rows, int64_t cols)
     mem_free(MEM_CAT_WEIGHTS, from);
 }
 
+/* x [rows][cols] to [(rows - 1) * (size) + 1][cols]: zeros between. */
+static enum err_code model_spread(const struct model *m, float **x, int64_t rows, int64_t cols,
+                                  int64_t *n, struct err *err)
+{
+    int64_t step = m->ngrams.size;
+    *n = ((rows - 1) * step + 1) * cols;
+    float *to = mem_try_array(MEM_CAT_WEIGHTS, (size_t)*n, sizeof(*to));
+    if (!to)
+        return err_set(err, ERR_NOMEM, "no memory for %lld numbers", (long long)*n);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(to + r * step * cols, *x + r * cols, (size_t)cols * sizeof(*to));
+    mem_free(MEM_CAT_WEIGHTS, *x);
+    *x = to;
+    return ERR_OK;
+}
+
 static enum err_code model_upload(struct model *m, const struct weights_tensor *t,
                                   const struct tensor_rule *rule, const float **out,
                                   struct err *err)
@@ -211,6 +233,12 @@ static enum err_code model_upload(struct model *m, const struct weights_tensor *
         return code;
     if (rule->flags & TENSOR_FLAG_TURNED)
         model_turn(host, t->shape[1], t->shape[0]);
+    if (rule->flags & TENSOR_FLAG_SPREAD &&
+        (code = model_spread(m, &host, t->shape[0], t->shape[1], &n, err)) != ERR_OK) {
+        mem_free(MEM_CAT_WEIGHTS, host);
+        return code;
+    }
+    bytes = (size_t)n * sizeof(float);
     float *data = is_host ? host : m->be->ops->alloc(m->be, MEM_CAT_WEIGHTS, bytes);
     if (data) {
         struct model_block *b = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*b));
@@ -376,6 +404,27 @@ static enum err_code model_load_experts(struct model *m, struct model_loading *l
     return code;
 }
 
+/* The n-grams' table. */
+static enum err_code model_load_parts(struct model *m, struct model_loading *ld, const char *name,
+                                      struct weight ***out, struct err *err)
+{
+    char one[MODEL_NAME_MAX];
+    int stem = (int)(strstr(name, ".weight") - name);
+    enum err_code code = ERR_OK;
+    *out = mem_alloc(MEM_CAT_WEIGHTS, (size_t)m->ngrams.n_parts * sizeof(struct weight *));
+    for (int64_t i = 0; i < m->ngrams.n_parts && !code; i++) {
+        struct model_found found;
+        snprintf(one, sizeof(one), "%.*s.%lld.weight", stem, name, (long long)i);
+        if (!model_find(m, ld, m->ngrams.n_parts == 1 ? name : one, &found))
+            return model_missing(m, m->ngrams.n_parts == 1 ? name : one, err);
+        if (found.all->shape[0] != m->ngrams.dim || found.all->shape[1] != m->ngrams.part_rows)
+            return err_set(err, ERR_INVALID, "tensor %s: want [%lld][%lld]", found.all->name,
+                           (long long)m->ngrams.part_rows, (long long)m->ngrams.dim);
+        code = model_pack(m, ld->o->weights, found.all, &(*out)[i], err);
+    }
+    return code;
+}
+
 static enum err_code model_load_tensor(struct model *m, struct model_loading *ld,
                                        const struct tensor_rule *rule, const char *name, void *base,
                                        struct err *err)
@@ -385,6 +434,8 @@ static enum err_code model_load_tensor(struct model *m, struct model_loading *ld
     void *field = (char *)base + rule->offset;
     if (rule->kind == TENSOR_KIND_EXPERTS)
         return model_load_experts(m, ld, rule, name, field, err);
+    if (rule->kind == TENSOR_KIND_PARTS)
+        return model_load_parts(m, ld, name, field, err);
     if (!model_find(m, ld, name, &found))
         return rule->flags & TENSOR_FLAG_OPTIONAL ? ERR_OK : model_missing(m, name, err);
     enum err_code code = model_part(&found, -1, &t, err);
@@ -400,7 +451,8 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
                                      const struct tensor_rule *rule, struct err *err)
 {
     char name[MODEL_NAME_MAX];
-    if (rule->flags & TENSOR_FLAG_INPUTS && m->n_inp == 0)
+    if ((rule->flags & TENSOR_FLAG_INPUTS && m->n_inp == 0) ||
+        (rule->flags & TENSOR_FLAG_NGRAMS && m->ngrams.n_heads == 0))
         return ERR_OK;
     if (rule->flags & (m->n_experts ? TENSOR_FLAG_DENSE : TENSOR_FLAG_MOE))
         return ERR_OK;
@@ -410,7 +462,8 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
     int prefix = (int)(rest - 2 - rule->name);
     for (int64_t i = 0; i < m->n_layers; i++) {
         struct model_layer *l = &m->layers[i];
-        if (rule->flags & (l->group == MODEL_GROUP_STATE ? TENSOR_FLAG_ATTN : TENSOR_FLAG_STATE))
+        if (rule->flags & (l->group == MODEL_GROUP_STATE ? TENSOR_FLAG_ATTN : TENSOR_FLAG_STATE) ||
+            (rule->flags & TENSOR_FLAG_NGRAMS && i != m->ngrams.layer_i))
             continue;
         snprintf(name, sizeof(name), "%.*s%lld%s", prefix, rule->name, (long long)i, rest);
         if (rule->flags & TENSOR_FLAG_KV && l->kv_from != i) {
@@ -479,10 +532,11 @@ static void model_free_field(struct model *m, const struct tensor_rule *rule, vo
     void *field = (char *)base + rule->offset;
     if (rule->kind == TENSOR_KIND_MATRIX)
         model_free_weight(m, field);
-    if (rule->kind != TENSOR_KIND_EXPERTS)
+    if (rule->kind != TENSOR_KIND_EXPERTS && rule->kind != TENSOR_KIND_PARTS)
         return;
     struct weight ***experts = field;
-    for (int64_t e = 0; *experts && e < m->n_experts; e++)
+    int64_t n = rule->kind == TENSOR_KIND_PARTS ? m->ngrams.n_parts : m->n_experts;
+    for (int64_t e = 0; *experts && e < n; e++)
         model_free_weight(m, &(*experts)[e]);
     mem_free(MEM_CAT_WEIGHTS, *experts);
     *experts = NULL;

@@ -40,6 +40,18 @@ static enum err_code model_layer_int(const struct weights *w, const struct model
     return code;
 }
 
+/* Width of layer layer_i's ffn; where experts are all there is, a file may have the shared one's alone. */
+static enum err_code model_ffn(const struct weights *w, const struct model *m, int64_t layer_i,
+                               int64_t *out, struct err *err)
+{
+    char key[128];
+    int64_t shared = 0;
+    enum err_code code = weights_int_or(w, model_key(m, "expert_shared_feed_forward_length", key),
+                                        1, 1 << 20, 0, &shared, err);
+    return code ? code
+                : model_layer_int(w, m, "feed_forward_length", layer_i, 1 << 20, shared, out, err);
+}
+
 /* Layers with a list of their own for heads or ffn. */
 static enum err_code model_parse_layer_sizes(const struct weights *w, struct model *m,
                                              struct err *err)
@@ -47,7 +59,7 @@ static enum err_code model_parse_layer_sizes(const struct weights *w, struct mod
     enum err_code code = ERR_OK;
     for (int64_t i = 0; i < m->n_layers && !code; i++) {
         int64_t ff = 0, kv = 0;
-        code = model_layer_int(w, m, "feed_forward_length", i, 1 << 20, 0, &ff, err);
+        code = model_ffn(w, m, i, &ff, err);
         if (!code)
             code = model_layer_int(w, m, "attention.head_count_kv", i, m->n_heads, m->n_heads, &kv,
                                    err);
@@ -82,7 +94,7 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
         code = weights_int(w, model_key(m, keys[i].name, key), keys[i].min, keys[i].max,
                            keys[i].out, err);
     if (!code)
-        code = model_layer_int(w, m, "feed_forward_length", 0, 1 << 20, 0, &m->n_ff, err);
+        code = model_ffn(w, m, 0, &m->n_ff, err);
     if (!code)
         code = model_layer_int(w, m, "attention.head_count_kv", 0, m->n_heads, m->n_heads,
                                &m->n_kv_heads, err);
@@ -298,10 +310,14 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     m->be = o->be;
     m->arch = mem_strdup(MEM_CAT_WEIGHTS, arch);
     m->embed_scale = m->residual_scale = m->logit_scale = 1;
-    m->glu = GLU_KIND_SILU;
+    m->n_streams = 1;
+    m->glu = m->delta_glu = GLU_KIND_SILU;
     code = family->parse(o->weights, m, err);
     if (!code)
         code = model_parse_classifier(o->weights, m, err);
+    if (!code && m->ngrams.n_heads > 0 && o->be && !o->be->ops->root_dots)
+        code = err_set(err, ERR_UNSUPPORTED, "n-gram embeddings (%s) are not known to backend %s",
+                       arch, o->be->ops->name);
     if (!code)
         code = model_load_tensors(m, o, err);
     if (code) {
@@ -352,12 +368,13 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         ff = max_i64(ff, l->n_ff);
     }
     ff = max_i64(ff, m->n_dense);
+    int64_t streams = m->n_streams > 1 ? m->n_streams * m->width : 0;
     int64_t mix = max_i64(r->conv_cols, m->is_q_gated ? 2 * q : 0), att = max_i64(q, values);
     const struct {
         float **out;
         int64_t rows, cols;
     } parts[] = {
-        { &s->x, max_rows, m->width },
+        { &s->x, max_rows, m->n_streams * m->width },
         { &s->h, max_rows, max_i64(m->width, m->n_embd) },
         { &s->q, max_rows, q },
         { &s->k, max_rows, kv },
@@ -365,7 +382,7 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->att, max_rows, att },
         { &s->gate, max_rows, ff },
         { &s->up, max_rows, ff },
-        { &s->x_out, max_out, m->width },
+        { &s->x_out, max_out, m->n_streams * m->width },
         { &s->att_out, max_out, att },
         { &s->mix, max_rows, mix },
         { &s->conv, max_rows, r->conv_cols },
@@ -375,6 +392,13 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->joint, max_rows, max_i64(2 * r->n_heads, 1) },
         { &s->inp, max_rows, m->n_layers * m->n_inp },
         { &s->inp_mix, max_rows, m->n_layers * m->n_inp },
+        { &s->mixed, max_rows, streams },
+        { &s->mix_gate, max_rows, streams },
+        { &s->mix_conv, max_rows, m->ngrams.n_heads ? streams : 0 },
+        { &s->mix_low, max_rows, m->mix_rank },
+        { &s->inject, max_rows, m->n_streams },
+        { &s->inject_out, max_out, m->n_streams },
+        { &s->ngram, max_rows, m->ngrams.n_heads * m->ngrams.dim },
         { &s->logits, max_out, m->is_two_way || m->n_labels ? 1 : m->n_vocab },
     };
     size_t n = 0;
@@ -384,7 +408,8 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
     s->bytes = n * sizeof(float);
     s->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, s->bytes);
     s->out_failed = mem_try(MEM_CAT_SCRATCH, (size_t)max_out);
-    if (!s->block || !s->out_failed) {
+    s->ngram_rows = mem_try(MEM_CAT_SCRATCH, MODEL_NGRAM_HEADS_MAX * sizeof(*s->ngram_rows));
+    if (!s->block || !s->out_failed || !s->ngram_rows) {
         model_scratch_release(s);
         return err_set(err, ERR_NOMEM,
                        "step buffers: no memory for %zu MiB (%d tokens, %d with logits)",
@@ -408,6 +433,7 @@ void model_scratch_release(struct model_scratch *s)
     if (s->block)
         s->be->ops->free(s->be, MEM_CAT_SCRATCH, s->block, s->bytes);
     mem_free(MEM_CAT_SCRATCH, s->out_failed);
+    mem_free(MEM_CAT_SCRATCH, s->ngram_rows);
     block_moe_release(s->moe);
     *s = (struct model_scratch){ 0 };
 }

@@ -27,6 +27,28 @@ enum model_pooling {
     MODEL_POOLING_CLS,  /* the first row's */
 };
 
+/* A hyper-connection: of S residual streams side by side, what a branch sees and how much of its output each of them gets. R: rank. */
+struct model_mix {
+    const float *norm;        /* [S*D] */
+    struct weight *down, *up; /* [R][S*D] [S*D][R] */
+    struct weight *inject;    /* [S][S*D]; NULL in front of the vocabulary's head */
+};
+
+#define MODEL_NGRAM_MAX       8  /* tokens of an n-gram */
+#define MODEL_NGRAM_HEADS_MAX 64 /* hashes of a token's n-grams, all lengths together */
+
+/* Hashed embeddings of the n-grams that end at a token (qwen4exp), which one layer adds to its streams. E: numbers of all heads. */
+struct model_ngrams {
+    int n_heads;          /* 0 = there are none */
+    int size, per_size;   /* the longest n-gram; heads of each length from 2 on */
+    int64_t layer_i, dim; /* where they are added; numbers of a head */
+    int32_t end_id;       /* n-grams do not reach across it */
+    uint64_t factors[MODEL_NGRAM_MAX];
+    int64_t firsts[MODEL_NGRAM_HEADS_MAX], rows[MODEL_NGRAM_HEADS_MAX]; /* of the table, by heads */
+    int64_t n_parts, part_rows; /* the table is one matrix or several of as many rows */
+    int64_t taps; /* of the convolution behind them, the ones between the kernel's zero */
+};
+
 /* One layer. Vectors are backend memory; NULL where the family or the file has none. */
 struct model_layer {
     enum model_group group;
@@ -60,6 +82,11 @@ struct model_layer {
     struct weight *w_inp_gate, *w_inp_proj; /* [P][D] [D][P] */
     const float *inp_norm;                  /* [D] */
     const float *out_scale;                 /* host memory [1], or NULL */
+    /* qwen4exp: in the place of norms; and in one layer n-grams */
+    struct model_mix mix_attn, mix_ffn;
+    struct weight *w_ngram_key, *w_ngram_value;                       /* [S*D][E] [D][E] */
+    const float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [S*D] */
+    const float *ngram_conv_w;                                        /* [taps][S*D] */
     /* MODEL_GROUP_STATE. C: 2 Gs Ks + Hs Vs */
     struct weight *w_mix, *w_z, *w_decay, *w_beta; /* [C][D] [Hs*Vs][D] [Hs][D] [Hs][D] */
     struct weight *w_beta_decay; /* or the last two in one, by key heads: [Gs * (beta decay)][D] */
@@ -91,15 +118,23 @@ struct model {
     int64_t n_experts, n_experts_used, n_ff_expert; /* 0 = none */
     int64_t n_layers_ignored; /* of the file, behind the n_layers: drafting heads */
     int64_t n_ctx_train;
-    int32_t window; /* MODEL_GROUP_WINDOW: positions kept; 0 = no layer has one */
+    int64_t
+        n_ctx_max; /* the longest sequence that is computed as the model means it; 0 = no bound */
+    int64_t n_streams; /* S: the residual stream is [T][S*D]; 1 */
+    int64_t mix_rank;  /* R */
+    struct model_ngrams ngrams;
+    struct model_mix mix_out;
+    struct weight **ngram_table; /* [n_parts] of [part_rows][dim] */
+    int32_t window;              /* MODEL_GROUP_WINDOW: positions kept; 0 = no layer has one */
     bool has_group[MODEL_GROUP_COUNT];
-    float eps;            /* of every norm */
-    float embed_scale;    /* 1 = none */
-    float residual_scale; /* a branch is multiplied by this before it is added; 1 = none */
-    float logit_scale;    /* 1 = none */
-    float logit_softcap;  /* 0 = none */
-    bool is_qk_norm_wide; /* the norms of q and k go over all heads together */
-    bool is_v_normed;     /* values too are divided by the root of their mean square, by heads */
+    float eps;               /* of every norm */
+    float embed_scale;       /* 1 = none */
+    float residual_scale;    /* a branch is multiplied by this before it is added; 1 = none */
+    float logit_scale;       /* 1 = none */
+    float logit_softcap;     /* 0 = none */
+    bool is_qk_norm_wide;    /* the norms of q and k go over all heads together */
+    bool is_v_normed;        /* values too are divided by the root of their mean square, by heads */
+    enum glu_kind delta_glu; /* what z does to a recurrent layer's output */
     bool is_q_gated; /* wq is [H * (q gate)][D]: heads' outputs are multiplied by sigmoid(gate) */
     enum glu_kind glu;
     struct route route; /* of mixtures of experts */
@@ -148,8 +183,11 @@ struct model_scratch {
     float *x, *h, *q, *k, *v, *att, *gate, *up; /* gate, up: the wider of F and X */
     float *mix; /* [max_rows][.] q and its gate; the convolution's input */
     float *conv, *z, *decay, *beta,
-        *joint;                      /* [max_rows][C] [Hs*Vs] [Hs] [Hs] [.] of recurrent layers */
-    float *inp, *inp_mix;            /* [max_rows][L*P] per-layer inputs */
+        *joint;           /* [max_rows][C] [Hs*Vs] [Hs] [Hs] [.] of recurrent layers */
+    float *inp, *inp_mix; /* [max_rows][L*P] per-layer inputs */
+    /* streams: [max_rows][S*D S*D S*D], [max_rows][R S E], [max_out][S] */
+    float *mixed, *mix_gate, *mix_conv, *mix_low, *inject, *ngram, *inject_out;
+    int32_t *ngram_rows;             /* [n_heads] host memory */
     float *x_out, *att_out, *logits; /* [max_out][D H*K V] */
     uint8_t *out_failed;             /* [max_out] host memory */
     struct model_moe *moe;           /* private to block_moe.c; NULL = no experts */
@@ -160,6 +198,7 @@ struct state_keep {
     int n_rows;          /* kept rows of a layer, all sequences together */
     float *mix;          /* backend memory [L of the group][n_rows][C] inputs of the convolution */
     float *decay, *beta; /* backend memory [L of the group][n_rows][Hs] */
+    float *ngram;        /* backend memory [n_rows][S*D], or NULL */
 };
 
 /* The rows of one step and what they need. Everything is borrowed during model_step_run. */
@@ -175,15 +214,19 @@ struct model_step {
     int n_logits; /* 0..n_out: the first so many get logits, the others end behind the final norm */
     /* Two-way models: every sequence is whole, from position 0, n_logits is 0, and out_rows are of different sequences: what is
      * given of each is its embedding. */
-    struct kv_layer *kv;           /* [L] */
-    struct state_layer *state;     /* [L] those of MODEL_GROUP_STATE are used */
+    struct kv_layer *kv;             /* [L] */
+    struct state_layer *state;       /* [L] those of MODEL_GROUP_STATE are used */
+    struct state_layer *ngram_state; /* of models with n-grams: their convolution's */
+    const int32_t *const *
+        ids_before; /* [n_seqs] of these: behind the ids in front of each sequence's rows; [-1] is the last */
     const struct state_keep *keep; /* NULL: no row is tentative */
     const int32_t *keep_rows;      /* [T] kept row of each tentative row */
     uint8_t *failed;               /* out [T] host memory: 1 = a non-finite value met this row */
     struct model_scratch *scratch;
     /* private to the blocks from here: */
-    struct tensor x, h; /* residual stream and the current branch */
-    uint8_t *flags;     /* [x.rows] where failed rows of x are told */
+    struct tensor x, h;   /* residual stream and the current branch */
+    struct tensor inject; /* [x.rows][S] */
+    uint8_t *flags;       /* [x.rows] where failed rows of x are told */
 };
 
 /* Give an opened Hugging Face directory the keys and tensor names that GGUF has; nothing happens to a GGUF file, or the second time.
@@ -217,7 +260,7 @@ void model_step_run(const struct model *m, struct model_step *st);
 void model_state_replay(const struct model *m, struct model_step *st, const struct seq_view *seqs,
                         int n_seqs);
 
-/* Bytes of one slot, all recurrent layers together; 0 = the model has none. */
+/* Bytes of one slot, all recurrent layers and the n-grams' convolution together; 0 = the model has none. */
 size_t model_state_bytes(const struct model *m);
 
 #endif

@@ -13,7 +13,8 @@ enum tensor_kind {
     TENSOR_KIND_HOST,    /* f32 in host memory: const float * */
     TENSOR_KIND_EXPERTS, /* [E][rows][cols], each expert a matrix packed alone: struct weight **, [E]. The file has the stack, or a
                             matrix for each: "ffn_gate_exps" stands for "ffn_gate.%d" then */
-    TENSOR_KIND_PARSED,  /* read by the family's parse, or known and not needed: no field */
+    TENSOR_KIND_PARTS, /* n-grams' table: one matrix, or "NAME.%d.weight" one after the other: struct weight **, [n_parts] */
+    TENSOR_KIND_PARSED, /* read by the family's parse, or known and not needed: no field */
 };
 
 enum tensor_flags {
@@ -26,11 +27,16 @@ enum tensor_flags {
     TENSOR_FLAG_STATE = 1 << 5,    /* ... of recurrent ones only */
     TENSOR_FLAG_KV = 1 << 7,       /* of layers with keys and values of their own only */
     TENSOR_FLAG_INPUTS = 1 << 8,   /* of models with inputs for layers only */
-    TENSOR_FLAG_TURNED = 1 << 6,   /* a vector: the file's columns become rows */
+    TENSOR_FLAG_NGRAMS =
+        1 << 9, /* of the layer with n-grams only, or (no layer's) of models with such */
+    TENSOR_FLAG_SPREAD =
+        1
+        << 10, /* a turned vector: rows of zeros between, as many as an n-gram is longer than one token */
+    TENSOR_FLAG_TURNED = 1 << 6, /* a vector: the file's columns become rows */
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
@@ -59,7 +65,7 @@ extern const struct model_family family_llama, family_qwen2, family_gemma3, fami
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
     family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35,
     family_bert, family_nomic_bert, family_qwen35moe, family_qwen3next, family_gemma4,
-    family_qwen2moe;
+    family_qwen2moe, family_qwen4exp;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -147,6 +153,10 @@ enum err_code model_parse_shared_experts(const struct weights *w, struct model *
 enum err_code model_parse_two_way(const struct weights *w, struct model *m, struct err *err);
 enum err_code model_parse_delta(const struct weights *w, struct model *m, struct err *err);
 
+/* S streams and their hyper-connections (hyper_connection.count, low_rank); n-grams (ple.*). */
+enum err_code model_parse_streams(const struct weights *w, struct model *m, struct err *err);
+enum err_code model_parse_ngrams(const struct weights *w, struct model *m, struct err *err);
+
 /* The step of hybrids: each layer with attention or a gated delta net, then its feed-forward part. */
 void block_step_hybrid(const struct model *m, struct model_step *st);
 /* The step of the families whose branches have a norm before them and nothing after: llama and its relatives. */
@@ -191,6 +201,18 @@ void block_moe_shared(const struct model *m, struct model_step *st, const struct
                       struct tensor x);
 /* h = norm(ffn(h)) + norm(the experts of norm(x)), routed by norm(x) / sqrt(D): Gemma 4. */
 void block_moe_beside(const struct model *m, struct model_step *st, const struct model_layer *l);
+/* --- streams: x is [T][S*D] --- */
+void block_embed_streams(const struct model *m,
+                         struct model_step *st); /* each stream = embedding */
+/* h = what the branch sees of the streams; inject = how much of its output each of them will get. */
+void block_mix(const struct model *m, struct model_step *st, const struct model_mix *mix);
+void block_inject(const struct model *m, struct model_step *st); /* stream s += inject[s] * h */
+/* Each stream normed by itself. w [S*D] */
+void block_stream_norm(const struct model *m, struct tensor y, struct tensor x, const float *w);
+void block_ngrams(const struct model *m, struct model_step *st, const struct model_layer *l);
+/* The n-grams' convolution once more, of what was kept of the rows (model_state_replay). */
+void block_ngrams_replay(const struct model *m, struct model_step *st, const struct seq_view *seq);
+
 /* Errors: ERR_NOMEM. *out NULL where the model has no experts. */
 enum err_code block_moe_scratch(const struct model *m, int max_rows, struct model_moe **out,
                                 struct err *err);

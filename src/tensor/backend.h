@@ -24,7 +24,7 @@
 #define BACKEND_LINEAR_MANY_MAX 4
 #define BACKEND_EXPERTS_MAX     1024 /* E */
 #define BACKEND_STATE_DIM_MAX   256  /* rows and columns of a head's matrix state */
-#define BACKEND_STATE_TAPS_MAX  8    /* W: taps of a causal convolution */
+#define BACKEND_STATE_TAPS_MAX  16   /* W: taps of a causal convolution */
 
 /* f32 activations [rows][cols] in backend memory; consecutive rows are `stride` floats apart. */
 struct tensor {
@@ -198,6 +198,10 @@ struct backend_ops {
     void (*copy)(struct backend *be, struct tensor y, struct tensor x); /* y = x */
     /* y[t] *= sigmoid(g[t]).   g [T][1] */
     void (*gate_rows)(struct backend *be, struct tensor y, struct tensor g);
+    /* Per row and per group j of n columns: y[j] = r(scale * sum(a_j b_j)), with r(x) the root of max(|x|, 1e-6) and the sign of x
+     * (0 where x is 0).   a, b [T][J*n]; y [T][J]. NULL: models that need it are refused (tensor/root_dots.h). */
+    void (*root_dots)(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                      float scale);
     /* y[i] = x[rows[i]], copied.   rows [y.rows] host memory */
     void (*gather)(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
     /* y[rows[i]] = w[i] * x[i] + (is_first[i] ? 0 : y[rows[i]]), fused.   rows (different ones), w, is_first [x.rows] host memory */

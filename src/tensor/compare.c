@@ -23,6 +23,7 @@ static const char *const op_names[COMPARE_OP_COUNT] = {
     [COMPARE_OP_SOFTCAP] = "softcap",
     [COMPARE_OP_COPY] = "copy",
     [COMPARE_OP_GATE_ROWS] = "gate_rows",
+    [COMPARE_OP_ROOT_DOTS] = "root_dots",
     [COMPARE_OP_GATHER] = "gather",
     [COMPARE_OP_SCATTER_ADD] = "scatter_add",
     [COMPARE_OP_ROUTE] = "route",
@@ -334,6 +335,8 @@ static void compare_fill(struct compare *c)
     c->ops.download = compare_download;
     c->ops.wait = compare_wait;
     c->ops.close = compare_close;
+    if (!fast->root_dots)
+        c->ops.root_dots = NULL;
     c->ops.supports = compare_supports;
     c->ops.pack = compare_pack_weight;
     c->ops.unpack_free = compare_unpack_free;

@@ -95,6 +95,15 @@ static void compare_gate_rows(struct backend *be, struct tensor y, struct tensor
     COMPARE_ROWS(COMPARE_OP_GATE_ROWS, y, gate_rows(oracle, call.want, g), gate_rows(fast, y, g));
 }
 
+static void compare_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                              float scale)
+{
+    COMPARE_ROWS(
+        COMPARE_OP_ROOT_DOTS, y,
+        root_dots(oracle, call.want, compare_input(&call, a), compare_input(&call, b), scale),
+        root_dots(fast, y, a, b, scale));
+}
+
 static void compare_gather(struct backend *be, struct tensor y, struct tensor x,
                            const int32_t *rows)
 {
@@ -446,6 +455,7 @@ const struct backend_ops compare_ops = {
     .softcap = compare_softcap,
     .copy = compare_copy_op,
     .gate_rows = compare_gate_rows,
+    .root_dots = compare_root_dots,
     .gather = compare_gather,
     .scatter_add = compare_scatter_add,
     .route = compare_route,

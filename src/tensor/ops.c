@@ -245,6 +245,16 @@ void ops_gate_rows(struct backend *be, struct tensor y, struct tensor g)
         be->ops->gate_rows(be, y, g);
 }
 
+void ops_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                   float scale)
+{
+    check_tensor(y);
+    check_same(a, b);
+    BUG_ON(a.rows != y.rows || y.cols < 1 || a.cols % y.cols != 0);
+    if (y.rows)
+        be->ops->root_dots(be, y, a, b, scale);
+}
+
 void ops_copy(struct backend *be, struct tensor y, struct tensor x)
 {
     check_same(y, x);
@@ -276,12 +286,16 @@ static void check_state(const struct state_layer *st, struct tensor t, const str
                         int n_seqs)
 {
     BUG_ON(st->taps < 2 || st->taps > BACKEND_STATE_TAPS_MAX || st->conv_cols <= 0);
-    BUG_ON(st->n_key_heads <= 0 || st->n_heads <= 0 || st->n_heads % st->n_key_heads != 0);
-    BUG_ON(st->key_dim <= 0 || st->key_dim > BACKEND_STATE_DIM_MAX || st->key_dim % 2 != 0);
-    BUG_ON(st->value_dim <= 0 || st->value_dim > BACKEND_STATE_DIM_MAX);
     check_seqs(t, seqs, n_seqs);
     for (int i = 0; i < n_seqs; i++)
         BUG_ON(seqs[i].slot < 0 || seqs[i].slot >= st->n_slots);
+}
+
+static void check_matrices(const struct state_layer *st)
+{
+    BUG_ON(st->n_key_heads <= 0 || st->n_heads <= 0 || st->n_heads % st->n_key_heads != 0);
+    BUG_ON(st->key_dim <= 0 || st->key_dim > BACKEND_STATE_DIM_MAX || st->key_dim % 2 != 0);
+    BUG_ON(st->value_dim <= 0 || st->value_dim > BACKEND_STATE_DIM_MAX);
 }
 
 void ops_conv_silu(struct backend *be, struct tensor y, struct tensor x, const float *w,
@@ -309,6 +323,7 @@ void ops_delta_rule(struct backend *be, struct tensor out, struct tensor q, stru
     check_same(out, v);
     check_same(q, k);
     check_same(decay, beta);
+    check_matrices(st);
     check_state(st, out, seqs, n_seqs);
     BUG_ON(q.rows != v.rows || decay.rows != v.rows || decay.cols != st->n_heads);
     BUG_ON(q.cols != (int64_t)st->n_key_heads * st->key_dim);

@@ -31,6 +31,8 @@ void ops_linear(struct backend *be, struct tensor y, struct tensor x, const stru
 /* y[i] = x * w[i]^T for i < n <= 4. */
 void ops_linear_many(struct backend *be, int n, const struct tensor *y, struct tensor x,
                      const struct weight *const *w);
+void ops_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                   float scale);
 void ops_add_bias(struct backend *be, struct tensor y, const float *b);
 void ops_rms_norm(struct backend *be, struct tensor y, struct tensor x, const float *w, int n,
                   float eps);

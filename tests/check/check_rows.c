@@ -58,7 +58,8 @@ static const char *const op_names[] = { "add",
                                         "copy",
                                         "act_gelu_erf",
                                         "gelu_erf",
-                                        "gate_rows" };
+                                        "gate_rows",
+                                        "root_dots" };
 
 /* Every third row of y stays; the last one is written first. */
 static void run_scatter(struct backend *be, struct tensor y, struct tensor x)
@@ -138,8 +139,11 @@ static void run_op(struct backend *be, int op, struct tensor y, const struct buf
     case 20:
         ops_glu(be, y, s->a.t, s->b.t, GLU_KIND_GELU_ERF);
         break;
-    default:
+    case 21:
         ops_gate_rows(be, y, tensor_cols(s->b.t, n / 2, 1));
+        break;
+    default: /* dots of half a row; the rest of y stays */
+        ops_root_dots(be, tensor_cols(y, 0, n % 2 == 0 ? 2 : 1), s->a.t, s->b.t, 0.125f);
         break;
     }
 }

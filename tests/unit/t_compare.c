@@ -121,6 +121,13 @@ static void bad_gate_rows(struct backend *be, struct tensor y, struct tensor g)
     flip(COMPARE_OP_GATE_ROWS, y);
 }
 
+static void bad_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                          float scale)
+{
+    fault.good->root_dots(be, y, a, b, scale);
+    flip(COMPARE_OP_ROOT_DOTS, y);
+}
+
 static void bad_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows)
 {
     fault.good->gather(be, y, x, rows);
@@ -205,6 +212,7 @@ static struct backend_ops bad_ops(const struct backend_ops *good)
     ops.add = bad_add;
     ops.copy = bad_copy;
     ops.gate_rows = bad_gate_rows;
+    ops.root_dots = bad_root_dots;
     ops.gather = bad_gather;
     ops.scatter_add = bad_scatter_add;
     ops.route = bad_route;
@@ -271,13 +279,21 @@ static void no_fault(void)
 }
 
 static const char *const files[] = {
-    "tests/golden/tiny/llama.gguf",  "tests/golden/tiny/qwen2-kq.gguf",
-    "tests/golden/tiny/gemma3.gguf", FAMILIES "gpt-oss.gguf",
-    FAMILIES "qwen35moe.gguf",       FAMILIES "starcoder2.gguf",
-    FAMILIES "gemma4.gguf",          FAMILIES "minicpm.gguf",
-    "tests/golden/mlx/llama-mixed",  "tests/golden/mlx/qwen2-3-64",
-    FAMILIES "hf/gpt-oss-mxfp4",     FAMILIES "hf/gemma4-moe",
-    FAMILIES "hf/qwen35moe",         FAMILIES "hf/llama3",
+    "tests/golden/tiny/llama.gguf",
+    "tests/golden/tiny/qwen2-kq.gguf",
+    "tests/golden/tiny/gemma3.gguf",
+    FAMILIES "gpt-oss.gguf",
+    FAMILIES "qwen35moe.gguf",
+    FAMILIES "starcoder2.gguf",
+    FAMILIES "qwen4exp.gguf",
+    FAMILIES "gemma4.gguf",
+    FAMILIES "minicpm.gguf",
+    "tests/golden/mlx/llama-mixed",
+    "tests/golden/mlx/qwen2-3-64",
+    FAMILIES "hf/gpt-oss-mxfp4",
+    FAMILIES "hf/gemma4-moe",
+    FAMILIES "hf/qwen35moe",
+    FAMILIES "hf/llama3",
 };
 
 static void a_healthy_backend_is_equal(void **state)
@@ -350,6 +366,8 @@ static void one_flipped_bit_is_told_by_the_name_of_its_op(void **state)
     for (size_t i = 0; i < ARRAY_LEN(hybrid); i++)
         for (int64_t call = 1; call <= 6; call += 5)
             check_fault(FAMILIES "qwen35moe.gguf", hybrid[i], call);
+    for (int64_t call = 1; call <= 2; call++)
+        check_fault(FAMILIES "qwen4exp.gguf", COMPARE_OP_ROOT_DOTS, call);
 }
 
 static void a_wrong_flag_is_told(void **state)

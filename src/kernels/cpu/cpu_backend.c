@@ -122,6 +122,7 @@ static const struct backend_ops cpu_ops = {
     .parallel = cpu_parallel,
     .copy = cpu_copy,
     .gate_rows = cpu_gate_rows,
+    .root_dots = cpu_root_dots,
     .gather = cpu_gather,
     .l2_norm = cpu_l2_norm,
     .act = cpu_act,

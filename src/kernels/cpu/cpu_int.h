@@ -425,6 +425,8 @@ void cpu_route(struct backend *be, struct tensor logits, const struct route *r, 
 void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
                  float scale);
 void cpu_gate_rows(struct backend *be, struct tensor y, struct tensor g);
+void cpu_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                   float scale);
 void cpu_copy(struct backend *be, struct tensor y, struct tensor x);
 void cpu_gather(struct backend *be, struct tensor y, struct tensor x, const int32_t *rows);
 struct rope_cache *rope_cache_new(void); /* NULL: no memory */

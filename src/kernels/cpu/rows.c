@@ -1,6 +1,7 @@
 /* Row-wise ops of the CPU backend: split over threads where there is enough work, kernels by the table of the level. */
 #include "kernels/cpu/cpu_int.h"
 #include "tensor/fmath.h"
+#include "tensor/root_dots.h"
 #include "tensor/route.h"
 
 #include <string.h>
@@ -238,6 +239,12 @@ void cpu_gate_rows(struct backend *be, struct tensor y, struct tensor g)
 {
     for (int64_t t = 0; t < y.rows; t++)
         cpu_of(be)->rows.scale(y.data + t * y.stride, y.cols, fmath_sigmoid(g.data[t * g.stride]));
+}
+
+void cpu_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                   float scale)
+{
+    root_dots(y, a, b, scale);
 }
 
 void cpu_copy(struct backend *be, struct tensor y, struct tensor x)

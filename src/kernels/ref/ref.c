@@ -170,6 +170,7 @@ static const struct backend_ops ref_ops = {
     .argmax = ref_argmax,
     .copy = ref_copy,
     .gate_rows = ref_gate_rows,
+    .root_dots = ref_root_dots,
     .gather = ref_gather,
     .l2_norm = ref_l2_norm,
     .conv_silu = ref_conv_silu,

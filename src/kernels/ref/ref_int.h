@@ -53,6 +53,8 @@ void ref_rope(struct backend *be, struct tensor x, const struct rope *r, int hea
               const int32_t *pos);
 void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
              enum glu_kind kind);
+void ref_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                   float scale);
 void ref_act(struct backend *be, struct tensor y, enum glu_kind kind);
 void ref_layer_norm(struct backend *be, struct tensor y, struct tensor x, const float *w,
                     const float *b, float eps);

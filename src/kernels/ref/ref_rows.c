@@ -2,6 +2,7 @@
 #include "base/dmath.h"
 #include "kernels/ref/ref_int.h"
 #include "tensor/fmath.h"
+#include "tensor/root_dots.h"
 #include "tensor/route.h"
 
 #include <math.h>
@@ -207,6 +208,12 @@ void ref_gate_rows(struct backend *be, struct tensor y, struct tensor g)
     for (int64_t t = 0; t < y.rows; t++)
         for (int64_t i = 0; i < y.cols; i++)
             y.data[t * y.stride + i] *= fmath_sigmoid(g.data[t * g.stride]);
+}
+
+void ref_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
+                   float scale)
+{
+    root_dots(y, a, b, scale);
 }
 
 void ref_copy(struct backend *be, struct tensor y, struct tensor x)

@@ -22,8 +22,19 @@ def minicpm():
                          logits_scaling=32 / 16, tie_word_embeddings=True)
 
 
+def minicpm4():
+    """As published: the original context is the context, so that the short divisors are used; the converter does not write it."""
+    rope = longrope(512) | dict(original_max_position_embeddings=512, factor=1.0)
+    return GraniteConfig(**minicpm().to_dict() | dict(rope_parameters=rope))
+
+
 def publish_minicpm(folder):
     config = json.loads((folder / "config.json").read_text())
+    rope = config["rope_parameters"]
+    if rope["rope_type"] == "longrope":  # as MiniCPM 4 has it
+        config["rope_theta"] = rope["rope_theta"]
+        config["rope_scaling"] = {k: rope[k] for k in ("rope_type", "long_factor", "short_factor", "original_max_position_embeddings")}
+        del config["rope_parameters"]
     config |= dict(architectures=["MiniCPMForCausalLM"], model_type="minicpm", scale_emb=12, scale_depth=1.4, dim_model_base=16)
     (folder / "config.json").write_text(json.dumps(config))
     return "MiniCPMForCausalLM"
@@ -46,4 +57,5 @@ CASES = [
                                           logits_scaling=4.0, tie_word_embeddings=True),
          embedding_times(0.1), seed=8),
     Case("minicpm", minicpm, embedding_times(0.05), seed=9, publish=publish_minicpm),
+    Case("minicpm4", minicpm4, embedding_times(0.05), seed=12, publish=publish_minicpm),
 ]

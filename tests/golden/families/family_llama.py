@@ -1,4 +1,5 @@
-"""Goldens of the llama family: each kind of rotary scaling, mistral's window, layers without rotation."""
+"""Goldens of the llama family: each kind of rotary scaling, mistral's window, layers without rotation, MiniCPM5 (a llama whose head is
+not its embedding)."""
 
 from transformers import LlamaConfig, MistralConfig, SmolLM3Config
 
@@ -24,6 +25,8 @@ CASES = [
     Case("llama-yarn4", llama(rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=128)), seed=3),
     Case("llama-bias", lambda: LlamaConfig(**SIZE, attention_bias=True, head_dim=12), seed=4),
     Case("mistral", lambda: MistralConfig(**SIZE, sliding_window=None, head_dim=16), seed=5),
+    Case("minicpm5", lambda: LlamaConfig(**SIZE | dict(num_hidden_layers=4), head_dim=16, rope_theta=5e6, attention_bias=False,
+                                         tie_word_embeddings=False), seed=7),
     Case("smollm3", lambda: SmolLM3Config(**SIZE | dict(num_hidden_layers=5), no_rope_layer_interval=4, pad_token_id=0,
                                           tie_word_embeddings=True), seed=6),
 ]
