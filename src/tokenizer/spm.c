@@ -136,6 +136,19 @@ static enum err_code spm_encode_stretch(struct encoder *e, const char *text, siz
     return code;
 }
 
+static bool spm_is_mark(const char *text, size_t len)
+{
+    return len >= SPACE_MARK_LEN && memcmp(text, SPACE_MARK, SPACE_MARK_LEN) == 0;
+}
+
+/* Where it stands at the start alone, a text that begins with one gets no second, as the published code has it. */
+static bool spm_adds_space(const struct encoder *e, const char *text, size_t len)
+{
+    if (e->t->space_at_start && (!e->is_start || spm_is_mark(text, len)))
+        return false;
+    return e->t->add_space_prefix;
+}
+
 /* e->work = text with the space in front and without the extra ones that the model does not want. */
 static enum err_code spm_prepare(struct encoder *e, const char *text, size_t len)
 {
@@ -144,11 +157,10 @@ static enum err_code spm_prepare(struct encoder *e, const char *text, size_t len
     size_t kept = 0;
     struct buf *w = &e->work;
     buf_reset(w);
-    if (e->t->add_space_prefix)
+    if (spm_adds_space(e, text, len))
         buf_add(w, SPACE_MARK, SPACE_MARK_LEN);
     for (size_t i = 0; i < len;) {
-        bool is_mark =
-            len - i >= SPACE_MARK_LEN && memcmp(text + i, SPACE_MARK, SPACE_MARK_LEN) == 0;
+        bool is_mark = spm_is_mark(text + i, len - i);
         size_t k = is_mark ? SPACE_MARK_LEN : 1;
         if (!(squeeze && is_mark && after_mark))
             buf_add(w, text + i, k);

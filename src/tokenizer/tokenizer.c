@@ -223,6 +223,7 @@ enum err_code tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer 
     t->add_eos = spec->add_eos;
     t->add_space_prefix = spec->add_space_prefix && t->kind != TOKENIZER_KIND_BPE;
     t->remove_extra_spaces = spec->remove_extra_spaces;
+    t->space_at_start = spec->space_at_start;
     t->lowercase = spec->lowercase;
     t->strip_accents = spec->strip_accents;
     t->has_pipeline = spec->pipeline != NULL;

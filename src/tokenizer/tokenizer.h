@@ -56,6 +56,8 @@ struct tokenizer_spec {
     bool add_sep;          /* ... and a second eos between the texts of a pair (RoBERTa) */
     bool
         add_space_prefix; /* SPM, UGM: a space in front of the text and of what follows a special token */
+    bool
+        space_at_start; /* SPM: that space stands in front of the text alone, not behind special tokens */
     bool remove_extra_spaces;      /* UGM, SPM: runs of spaces count as one, none at the ends */
     bool strip_after_special;      /* white space after a special token is not text (Phi-3) */
     bool lowercase, strip_accents; /* WPM */

@@ -204,6 +204,7 @@ struct tokenizer {
     int32_t head, tail; /* ids around a text where the model wants them */
     int32_t n_between;  /* tails between two texts */
     bool add_bos, add_eos, add_space_prefix, remove_extra_spaces;
+    bool space_at_start;
     bool lowercase, strip_accents;
     int32_t *end_ids;
     int32_t n_end_ids;

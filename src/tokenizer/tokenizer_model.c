@@ -361,6 +361,7 @@ static void model_names(struct model_reading *r)
     s->eot = s->eom = -1;
     s->add_bos = model_flag(r, "add_bos_token", is_bpe) && s->bos >= 0;
     s->add_eos = model_flag(r, "add_eos_token", !is_bpe) && s->eos >= 0;
+    s->space_at_start = is_bpe && !model_flag(r, "legacy", true);
 }
 
 /* --- the whole --- */

@@ -16,7 +16,7 @@ struct tokenizer_model_source {
 };
 
 /* BPE and unigram models, with the spaces' treatment that the file asks for; a space in front is put after special tokens too, as
- * the classes did that such directories are of. What the file is silent about: BPE begins a prompt with bos, unigram ends it with eos.
+ * the classes did that such directories are of, unless tokenizer_config.json says legacy: false. What the file is silent about: BPE begins a prompt with bos, unigram ends it with eos.
  * Errors: ERR_INVALID - damaged; ERR_UNSUPPORTED - word and character models, a normalizer with rules on a BPE model, and others
  * that this build does not know, named; ERR_NOMEM. */
 enum err_code tokenizer_new_model(const struct tokenizer_model_source *src, struct tokenizer **out,

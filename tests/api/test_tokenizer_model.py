@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 import sentencepiece
+import tokenizers
 from test_tokenizer import PLUMB, SEED, Server, fuzz_text, same, well_formed  # noqa: F401
 from test_tokenizer_json import TRAIN, run, write_dir
 
@@ -77,6 +78,39 @@ def test_what_tokenizer_config_and_added_tokens_say(tmp_path):
     assert ids("<|im_start|>", "--special")[-1] == n and ids("<|im_end|>", "--special")[-1] == n + 1
     assert ids("<|tool|>", "--special")[-1] == n + 4 and ids("<|tool|>")[-1] != n + 4
     assert n + 3 in ids("a plain_added b") and n + 1 not in ids("<|im_end|>")
+
+
+def bpe_of(model, legacy):
+    """The same vocabulary as transformers gives it to the `tokenizers` library: every split of a piece is a merge, better pieces first."""
+    spm = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocab = {spm.id_to_piece(i): i for i in range(spm.vocab_size())}
+    merges = [(score, left, piece[len(left):]) for piece, i in vocab.items() for score in [spm.get_score(i)]
+              for left in (piece[:k] for k in range(1, len(piece))) if left in vocab and piece[len(left):] in vocab and not spm.is_control(i)]
+    merges.sort(key=lambda m: -m[0])
+    hf = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [m[1:] for m in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if legacy:
+        hf.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")])
+    else:
+        hf.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return hf
+
+
+@pytest.mark.parametrize("legacy", [False, True, None])
+def test_legacy_says_where_a_space_is_put(tmp_path, legacy):
+    """legacy: false - in front of the text alone; else behind special tokens, too."""
+    model = train("llama")
+    n = sentencepiece.SentencePieceProcessor(model_proto=model).vocab_size()
+    specials = ["<|user|>", "<|end|>"]
+    config = {"added_tokens_decoder": {str(n + i): {"content": s, "special": True} for i, s in enumerate(specials)}, "add_bos_token": False}
+    folder = model_dir(tmp_path / "m", model, config | ({} if legacy is None else {"legacy": legacy}))
+    hf = bpe_of(model, legacy is not False)
+    hf.add_special_tokens(specials)
+    r = random.Random(SEED)
+    words = [*specials, "Hello", " world", "  two", "a", " ", "été", "42", "-", "\n"]
+    texts = ["Hello", "<|user|>Hello", "<|user|> Hello<|end|>x", "a<|end|>b", " a<|user|>  b", "<|user|><|end|>"]
+    for text in texts + ["".join(r.choice(words) for _ in range(r.randrange(1, 9))) for _ in range(150)]:
+        got = [int(x) for x in run_args(folder, text, "--special").split()]
+        assert got == hf.encode(text, add_special_tokens=False).ids, (text, SEED)
 
 
 def run_args(folder, text, *args):
