@@ -28,6 +28,8 @@ void engine_cuts_choose(const struct engine_model *em, struct row *row,
     row->n_cuts = 0;
     if (!em->base.info.keeps_ends || row->ids_max == row->n_prompt || row->n_scored < row->n_prompt)
         return;
+    if (req->n_begun > 0) /* the one that had begun it kept them */
+        return;
     for (int32_t i = req->n_cuts; i-- > 0;)
         cut_add(row, req->cuts[i]);
     if (req->n_cuts == 0) /* the same again: what stands behind it costs one block of rows */

@@ -311,6 +311,8 @@ static void engine_model_rewind(struct engine *e, row_id id)
     runner_rewind(em->runner, row->seq);
     mem_guard_leave();
     row->n_fed = 0;
+    if (row->n_ids > row->n_prompt) /* its cuts were kept on the first way */
+        row->n_cuts = 0;
 }
 
 static void engine_model_usage(const struct engine *e, struct engine_usage *out)

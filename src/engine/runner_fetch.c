@@ -74,7 +74,8 @@ static bool fetch_plan(struct runner *r, const struct fetch *f)
         if (n < P)
             break;
         struct tier_key next = tier_key_child(key, TIER_KIND_NODE, f->ids + d * P, P);
-        if (d >= t->level && !tier_find(t->tier, next, f->salt, &rec))
+        if (d >= t->level && !(tier_find(t->tier, next, f->salt, &rec) && rec.offset == d * P &&
+                               memcmp(rec.ids, f->ids + d * P, sizeof(rec.ids)) == 0))
             break;
         seconds += d >= t->level ? rec.seconds : 0;
         key = next;
@@ -85,9 +86,10 @@ static bool fetch_plan(struct runner *r, const struct fetch *f)
     t->has_last = false;
     t->n_levels = d;
     t->seconds = seconds;
-    if (tier_find_run(t->tier, key, f->salt, f->ids + d * P, f->n - d * P, &rec, &run))
+    if (tier_find_run(t->tier, key, f->salt, f->ids + d * P, f->n - d * P, &rec, &run) &&
+        rec.offset == d * P)
         fetch_set_last(t, d, &rec, run, seconds);
-    return d * P + run > most && fetch_fits(r, false);
+    return d * P + (t->has_last ? run : 0) > most && fetch_fits(r, false);
 }
 
 void fetch_over(struct runner_tier *t)

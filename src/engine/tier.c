@@ -89,6 +89,7 @@ static enum err_code tier_alloc_jobs(struct tier *t, size_t end_bytes, struct er
     size_t node = tier_round(t->space.page_bytes[0]), end = tier_round(end_bytes);
     int32_t n_nodes = tier_jobs_of(node), n_ends = end_bytes > t->space.page_bytes[0] ? 2 : 0;
     int32_t n = n_nodes + n_ends;
+    t->file_max = n_ends > 0 ? end : node;
     t->slab_bytes = 2 * ((size_t)n_nodes * node + (size_t)n_ends * end);
     t->n_jobs = 2 * n + 1;
     t->slab = mem_try_big(MEM_CAT_KV, t->slab_bytes);

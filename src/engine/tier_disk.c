@@ -146,6 +146,8 @@ static void tier_scan_file(struct tier *t, const char *path, enum tier_kind kind
         code = err_set(&err, ERR_INVALID, "its name is another one's");
     if (!code && (size_t)st.st_size != tier_file_bytes(&t->space, &r))
         code = err_set(&err, ERR_INVALID, "it is cut short");
+    if (!code && (size_t)st.st_size > t->file_max)
+        code = err_set(&err, ERR_INVALID, "it is larger than any of this model");
     if (code) {
         err_prefix(&err, code, "%s", path);
         tier_put_aside(t, path, err.text);

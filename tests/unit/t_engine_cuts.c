@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/engine_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,6 +179,113 @@ static void the_last_cut_is_found_on_disk(void **state)
     }
 }
 
+static int32_t ends_held(const struct tiny_engine *t)
+{
+    const struct runner *r = engine_model_runner(t->engine);
+    int32_t n = 0;
+    for (int32_t i = 0; i < r->n_ends; i++)
+        n += r->ends[i].len > 0;
+    return n;
+}
+
+static struct engine_request cut_at(const int32_t *ids, int32_t first, int32_t second)
+{
+    struct engine_request req = logged(ids, LONG);
+    req.cuts[0] = first;
+    req.cuts[1] = second;
+    req.n_cuts = 2;
+    return req;
+}
+
+/* What a prompt begins with is not kept again, nor is anything before it. */
+static void only_what_lies_beyond_the_found_is_kept(void **state)
+{
+    for (size_t k = 0; k < ARRAY_LEN(with_ends); k++) {
+        struct tiny_config config = config_of(with_ends[k]);
+        struct tiny_engine t;
+        struct answer a;
+        int32_t ids[LONG], n;
+        ids_fill(ids, 0, 1);
+        struct engine_request early = cut_at(ids, 280, 280), late = cut_at(ids, 260, 370);
+        tiny_engine_open(&t, &config);
+        early.n_prompt = 300;
+        answer_warm(&t, &early, &a, &n);
+        assert_int_equal(ends_held(&t), 2); /* its cut, and where it ended */
+        answer_warm(&t, &late, &a, &n);
+        assert_int_equal(n, 280);
+        assert_int_equal(ends_held(&t), 4); /* 370 and its end, not 260 */
+        answer_warm(&t, &late, &a, &n);
+        assert_int_equal(n, 370);
+        assert_int_equal(ends_held(&t), 4);
+        assert_cold(with_ends[k], &late, &a);
+        tiny_engine_close(&t);
+    }
+}
+
+/* An answer that is resumed, and one that takes its ids again, were kept on the first way. */
+static void nothing_is_kept_at_cuts_while_resuming(void **state)
+{
+    for (size_t k = 0; k < ARRAY_LEN(with_ends); k++) {
+        struct tiny_config config = config_of(with_ends[k]);
+        struct tiny_engine t;
+        struct answer a, rest;
+        int32_t ids[LONG], begun[4], n;
+        ids_fill(ids, 0, 1);
+        struct engine_request req = cut_at(ids, 300, 370);
+        tiny_engine_open(&t, &config);
+        answer_warm(&t, &req, &a, &n);
+        assert_int_equal(ends_held(&t), 3);
+        tiny_engine_close(&t);
+
+        tiny_engine_open(&t, &config);
+        struct engine_request again = req;
+        for (int i = 0; i < 4; i++)
+            begun[i] = a.tokens[i].id;
+        again.begun = begun;
+        again.n_begun = 4;
+        answer_warm(&t, &again, &rest, &n);
+        assert_int_equal(ends_held(&t), 1); /* where it ended */
+        assert_int_equal(rest.n, a.n - 4);
+        for (int i = 0; i < rest.n; i++)
+            token_equals(&rest.tokens[i], &a.tokens[4 + i]);
+        tiny_engine_close(&t);
+
+        tiny_engine_open(&t, &config);
+        row_id row = open_row(&t, &req);
+        grow(&t, row, INT32_MAX);
+        take(&t, row, LONG);
+        assert_int_equal(ends_held(&t), 2);
+        struct runner *r = engine_model_of(t.engine)->runner;
+        t.engine->ops->rewind(t.engine, row);
+        prefix_evict(&r->prefix, r->pools[MODEL_GROUP_FULL].n_pages);
+        assert_int_equal(ends_held(&t), 0);
+        grow(&t, row, INT32_MAX);
+        take(&t, row, LONG + 1);
+        assert_int_equal(ends_held(&t), 0);
+        t.engine->ops->close(t.engine, row);
+        tiny_engine_close(&t);
+    }
+}
+
+/* Where no page is free for a copy, the answer is the same and that is said once. */
+static void no_room_for_a_cut_is_only_said(void **state)
+{
+    struct tiny_config config = config_of(with_ends[0]);
+    struct tiny_engine t;
+    struct answer a;
+    int32_t ids[LONG], n;
+    ids_fill(ids, 0, 1);
+    struct engine_request req = cut_at(ids, 300, 370);
+    config.max_rows = 1; /* windows for one sequence, which has them */
+    tiny_engine_open(&t, &config);
+    assert_false(engine_model_of(t.engine)->has_warned);
+    answer_warm(&t, &req, &a, &n);
+    assert_cold(with_ends[0], &req, &a);
+    assert_true(engine_model_of(t.engine)->has_warned);
+    assert_int_equal(ends_held(&t), 1); /* where it ended: that needs no copy */
+    tiny_engine_close(&t);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -186,6 +294,9 @@ int main(void)
         cmocka_unit_test(full_layers_need_no_cuts),
         cmocka_unit_test(odd_cuts_are_left_out),
         cmocka_unit_test(the_last_cut_is_found_on_disk),
+        cmocka_unit_test(only_what_lies_beyond_the_found_is_kept),
+        cmocka_unit_test(nothing_is_kept_at_cuts_while_resuming),
+        cmocka_unit_test(no_room_for_a_cut_is_only_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,6 +228,7 @@ static void every_part_of_a_namespace_counts(void **state)
 {
     struct tier_space a = { .n_layers = 3 }, b;
     struct tier_record r = { .kind = TIER_KIND_END, .n_ids = 3, .ids = { 1, 2, 3 } }, got;
+    r.key = tier_key_child(r.parent, r.kind, r.ids, r.n_ids);
     struct err err;
     uint8_t file[TIER_HEADER_BYTES]; /* no payload */
     tier_header_write(file, &a, &r);
