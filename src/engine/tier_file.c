@@ -177,8 +177,8 @@ static enum err_code tier_header_check(const struct tier_header *h, struct err *
             return err_set(err, ERR_INVALID, "id %d", h->ids[i]);
     if (!(h->seconds >= 0 && h->seconds < 1e9))
         return err_set(err, ERR_INVALID, "%g seconds", h->seconds);
-    if (!tier_key_equal(h->key, tier_key_child(h->parent, (enum tier_kind)h->kind, h->ids,
-                                               (int32_t)h->n_ids)))
+    if (!tier_key_equal(
+            h->key, tier_key_child(h->parent, (enum tier_kind)h->kind, h->ids, (int32_t)h->n_ids)))
         return err_set(err, ERR_INVALID, "its key is not that of its ids");
     return ERR_OK;
 }

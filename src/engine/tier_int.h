@@ -24,7 +24,7 @@ struct tier {
     struct disk *disk;
     struct tier_job *jobs; /* [n_jobs] of both directions and for SYNC */
     int32_t n_jobs;
-    uint8_t *slab; /* [slab_bytes] the jobs' buffers */
+    uint8_t *slab;               /* [slab_bytes] the jobs' buffers */
     size_t slab_bytes, file_max; /* the largest file that one of them holds */
     struct disk_job scan;
     pthread_mutex_t

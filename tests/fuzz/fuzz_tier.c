@@ -103,9 +103,9 @@ static void fuzz_header(const uint8_t *data, size_t size)
 struct command {
     uint8_t flags; /* below */
     uint8_t n_ids, first_wrong;
-    uint8_t offset[2]; /* pages; 0: where the chain stands */
+    uint8_t offset[2];                    /* pages; 0: where the chain stands */
     uint8_t window_first[2], n_window[2]; /* 0: the model's own at that place; else so many + 1 */
-    uint8_t seconds, more[2]; /* bytes more than the header says, signed */
+    uint8_t seconds, more[2];             /* bytes more than the header says, signed */
     uint8_t fill[4];
 };
 _Static_assert(sizeof(struct command) == COMMAND, "bytes of an input");
@@ -139,7 +139,8 @@ static void world_open(struct world *w, int i)
     static const char *const files[] = { TINY "llama.gguf", TINY "gemma3.gguf",
                                          "tests/golden/families/qwen35.gguf" };
     struct err err;
-    tiny_engine_open(&w->lab, &(struct tiny_config){ .file = files[i], .n_ctx = 64, .max_rows = 1 });
+    tiny_engine_open(&w->lab,
+                     &(struct tiny_config){ .file = files[i], .n_ctx = 64, .max_rows = 1 });
     struct runner_options o = { .model = w->lab.model,
                                 .n_ctx = 2 * PROMPT,
                                 .kv_bytes = 4 << 20,
@@ -257,7 +258,8 @@ static void use_directory(struct world *w)
     int32_t n = runner_reuse(r, seq, salt, prompt, PROMPT - 4);
     BUG_ON(n < 0 || n > PROMPT - 4 || runner_check(r, &err) != ERR_OK);
     struct runner_item item = { .seq = seq, .ids = prompt + n, .n = 4, .n_out = 1 };
-    BUG_ON(runner_reserve(r, seq, n + 4, &err) != ERR_OK || runner_step(r, &item, 1, &err) != ERR_OK);
+    BUG_ON(runner_reserve(r, seq, n + 4, &err) != ERR_OK ||
+           runner_step(r, &item, 1, &err) != ERR_OK);
     runner_close(r, seq);
     BUG_ON(runner_check(r, &err) != ERR_OK);
 }
