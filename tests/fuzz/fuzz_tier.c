@@ -289,8 +289,18 @@ static void fuzz_directory(struct world *w, const uint8_t *data, size_t size)
     BUG_ON(nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS) != 0);
 }
 
+static void close_worlds(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(worlds); i++)
+        if (worlds[i].r) {
+            runner_free(worlds[i].r);
+            tiny_engine_close(&worlds[i].lab);
+        }
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
+    atexit(close_worlds);
     log_set_level(LOG_LEVEL_ERROR);
     snprintf(dir, sizeof(dir), "/tmp/fuzz_tier.%d", (int)getpid());
     for (int32_t i = 0; i < PROMPT; i++)
