@@ -214,6 +214,7 @@ struct nfa {
     struct nfa_edge *edges;
     int32_t n_edges, cap_edges;
     int inline_depth;
+    bool is_whole; /* it will be combined with others: repetitions are written out, not counted */
 };
 
 void nfa_init(struct nfa *a, struct build *b);

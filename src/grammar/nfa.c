@@ -9,7 +9,8 @@
 
 #define NFA_INLINE_DEPTH 100
 #define NFA_CALL_SIZE    100
-#define NFA_EXPAND_MAX   1200 /* states of an expanded repetition */
+#define NFA_EXPAND_MAX   1200  /* states of an expanded repetition */
+#define NFA_WHOLE_MAX    40000 /* the same where nothing can be counted */
 
 void nfa_init(struct nfa *a, struct build *b)
 {
@@ -117,7 +118,8 @@ void nfa_emit_repeat(struct nfa *a, const struct expr *x, int64_t min, int64_t m
 {
     int64_t copies = max == EXPR_INF ? min + 1 : max;
     int64_t size = expr_full_size(a->b, x);
-    if (copies > 2 && (copies > NFA_EXPAND_MAX || size * copies > NFA_EXPAND_MAX)) {
+    int64_t most = a->is_whole ? NFA_WHOLE_MAX : NFA_EXPAND_MAX;
+    if (copies > 2 && (copies > most || size * copies > most)) {
         if (max != EXPR_INF && max > INT32_MAX - 1)
             max = INT32_MAX - 1; /* no text is that long */
         int32_t loop = nfa_new_loop(a->b, nfa_rule_of(a->b, x), min, max);

@@ -38,6 +38,7 @@ static void algebra_plain(struct build *b, const struct expr *e, struct algebra 
     bool cuts[257] = { false };
     uint8_t class_of[256];
     nfa_init(&a, b);
+    a.is_whole = true;
     int32_t from = nfa_state(&a), to = nfa_state(&a);
     nfa_emit(&a, e, from, to);
     for (int32_t i = 0; i < a.n_edges && !b->code; i++)

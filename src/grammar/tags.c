@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#define TAGS_MAX      256
-#define TAGS_TRIGGERS 64
+#define TAGS_MAX      512
+#define TAGS_TRIGGERS 256
 #define TAGS_BYTES    200 /* of a trigger */
 
 const struct expr *tags_read_choice(struct build *b, const struct json *v)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define GRAMMAR_SOURCES 256  /* alternatives of one answer */
+#define GRAMMAR_SPELLED 64   /* tools whose calls are constrained as JSON by itself, too */
 #define GRAMMAR_NOTES   1024 /* bytes of keywords that are told */
 #define GRAMMAR_MARK \
     "\xEF\xB7\x90" /* U+FDD0 and U+FDD1: a control token in a tag (docs/structured-output.md) */
@@ -297,52 +298,98 @@ static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list 
     return true;
 }
 
-/* Free text in which calls are constrained: a tag for each tool. Those that are not strict have any object. */
+struct grammar_tags {
+    struct prepare_generation *g;
+    struct json_writer w;
+    struct buf spelled; /* scratch */
+};
+
+static void grammar_tag_text(struct grammar_tags *t, const char *key, const char *text)
+{
+    const struct server_model *m = t->g->ctx->model;
+    buf_reset(&t->spelled);
+    split_style_spell(&m->style, m->tokenizer, text, GRAMMAR_MARK, GRAMMAR_MARK_END, &t->spelled);
+    if (key)
+        json_field_strn(&t->w, key, t->spelled.data, t->spelled.len);
+    else
+        json_strn(&t->w, t->spelled.data, t->spelled.len);
+}
+
+/* The calls of one tool: in the style's own way (way < 0), or as JSON by itself. False: there are no more ways. trigger_only: what a
+ * call begins with, of the latter. */
+static bool grammar_tag(struct grammar_tags *t, const struct tool *tool, int way, bool trigger_only)
+{
+    const struct split_style *style = &t->g->ctx->model->style;
+    const char *end = split_style_call_end(style);
+    struct buf before;
+    bool is_there = true;
+    buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
+    if (way < 0)
+        split_style_call(style, tool->name, &before);
+    else
+        is_there = split_style_spelling(style, way, tool->name, &before, &end);
+    const char *text = before.len > 0 ? before.data + strspn(before.data, " \n") : "";
+    if (is_there && trigger_only) {
+        grammar_tag_text(t, NULL, text);
+    } else if (is_there) {
+        json_begin_object(&t->w);
+        grammar_tag_text(t, "begin", text);
+        json_key(&t->w, "schema");
+        grammar_write_arguments(tool, !tool->is_strict, &t->w);
+        grammar_tag_text(t, "end", end);
+        json_end_object(&t->w);
+    }
+    buf_release(&before);
+    return is_there;
+}
+
+static void grammar_write_tags(struct grammar_tags *t, bool is_spelled)
+{
+    const struct split_style *style = &t->g->ctx->model->style;
+    const struct tools *tools = t->g->p->tools;
+    struct buf before;
+    json_begin_object(&t->w);
+    json_field_array(&t->w, "triggers");
+    if (split_style_is_marked(style)) {
+        buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
+        split_style_opening(style, NULL, &before);
+        size_t blanks = strspn(before.data, " \n");
+        buf_cut(&before, blanks + split_style_trigger(style));
+        grammar_tag_text(t, NULL, before.data + blanks);
+        buf_release(&before);
+    }
+    for (size_t i = 0; i < tools->n && is_spelled; i++)
+        for (int way = 0; grammar_tag(t, &tools->tools[i], way, true); way++)
+            ;
+    json_end_array(&t->w);
+    json_field_array(&t->w, "structures");
+    for (size_t i = 0; i < tools->n; i++) {
+        if (split_style_is_marked(style))
+            grammar_tag(t, &tools->tools[i], -1, false);
+        for (int way = 0; is_spelled && grammar_tag(t, &tools->tools[i], way, false); way++)
+            ;
+    }
+    json_end_array(&t->w);
+    json_end_object(&t->w);
+}
+
+/* Free text in which calls are constrained: tags for each tool. Those that are not strict have any object. */
 static bool grammar_add_tags(struct prepare_generation *g, struct grammar_list *l,
                              struct api_error *e)
 {
-    const struct server_model *m = g->ctx->model;
-    const struct split_style *style = &m->style;
-    struct json_writer w;
-    struct buf before, spelled;
+    const struct tools *tools = g->p->tools;
     struct buf *text = grammar_list_add(g, l, GRAMMAR_KIND_TAGS, "", "");
-    bool is_fine = true;
-    json_writer_init(&w, text);
-    json_begin_object(&w);
-    buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
-    buf_init(&spelled, MEM_CAT_REQUEST, 1 << 13);
-    split_style_opening(style, NULL, &before);
-    size_t blanks = strspn(before.data, " \n"), n = split_style_trigger(style);
-    buf_cut(&before, blanks + n);
-    split_style_spell(style, m->tokenizer, before.data + blanks, GRAMMAR_MARK, GRAMMAR_MARK_END,
-                      &spelled);
-    json_field_array(&w, "triggers");
-    json_strn(&w, spelled.data, spelled.len);
-    json_end_array(&w);
-    json_field_array(&w, "structures");
-    for (size_t i = 0; i < g->p->tools->n && is_fine; i++) {
-        const struct tool *tool = &g->p->tools->tools[i];
-        is_fine = grammar_name_is_fine(tool, e);
-        buf_reset(&before);
-        buf_reset(&spelled);
-        split_style_call(style, tool->name, &before);
-        split_style_spell(style, m->tokenizer, before.data + blanks, GRAMMAR_MARK, GRAMMAR_MARK_END,
-                          &spelled);
-        json_begin_object(&w);
-        json_field_strn(&w, "begin", spelled.data, spelled.len);
-        json_key(&w, "schema");
-        grammar_write_arguments(tool, !tool->is_strict, &w);
-        buf_reset(&spelled);
-        split_style_spell(style, m->tokenizer, split_style_call_end(style), GRAMMAR_MARK,
-                          GRAMMAR_MARK_END, &spelled);
-        json_field_strn(&w, "end", spelled.data, spelled.len);
-        json_end_object(&w);
-    }
-    json_end_array(&w);
-    json_end_object(&w);
-    buf_release(&before);
-    buf_release(&spelled);
-    return is_fine;
+    struct grammar_tags t = { .g = g };
+    for (size_t i = 0; i < tools->n; i++)
+        if (!grammar_name_is_fine(&tools->tools[i], e))
+            return false;
+    bool is_spelled = tools->n <= GRAMMAR_SPELLED || !split_style_is_marked(&g->ctx->model->style);
+    g->p->split.exact = is_spelled ? SPLIT_EXACT_SPELLED : SPLIT_EXACT_MARKED;
+    json_writer_init(&t.w, text);
+    buf_init(&t.spelled, MEM_CAT_REQUEST, 1 << 13);
+    grammar_write_tags(&t, is_spelled);
+    buf_release(&t.spelled);
+    return true;
 }
 
 /* --- compiling --- */
@@ -451,7 +498,8 @@ bool prepare_constrain(struct prepare_generation *g, struct api_error *e)
     if (is_fine && has_tags)
         is_fine = grammar_add_tags(g, l, e);
     is_fine = is_fine && grammar_compile_list(g, l, has_calls || has_tags, e);
-    g->p->split.is_exact = has_tags || (is_text && !g->must_call);
+    if (is_text && !g->must_call)
+        g->p->split.exact = SPLIT_EXACT_MARKED;
     grammar_list_free(l);
     return is_fine;
 }

@@ -246,6 +246,37 @@ static long split_match_exact(const struct splitter *s, size_t at)
     return split_match(s, at, trigger);
 }
 
+long split_match_spelled(const struct splitter *s, size_t at)
+{
+    const struct tools *tools = s->config.tools;
+    struct buf text;
+    const char *end;
+    long best = 0;
+    buf_init(&text, MEM_CAT_REQUEST, 1 << 10);
+    for (size_t t = 0; t < tools->n && best <= 0; t++)
+        for (int i = 0; best <= 0; i++) {
+            buf_reset(&text);
+            if (!split_style_spelling(s->config.style, i, tools->tools[t].name, &text, &end))
+                break;
+            long n = split_match(s, at, text.data);
+            best = n != 0 ? n : best;
+        }
+    buf_release(&text);
+    return best;
+}
+
+/* May what begins at in[at] be a call where a grammar governs them? As split_match. */
+static long split_opens_exact(const struct splitter *s, size_t at)
+{
+    bool is_spelled = s->config.exact == SPLIT_EXACT_SPELLED;
+    long n = 0;
+    if (!is_spelled || split_style_is_marked(s->config.style))
+        n = split_match_exact(s, at);
+    if (n == 0 && is_spelled && s->in.data[at] == '{')
+        n = split_match_spelled(s, at);
+    return n == 0 && is_spelled && s->in.data[at] == '`' ? 1 : n;
+}
+
 /* What begins at in[at]: the bytes of an opening and its kind; 0 = nothing, -1 = not to be told yet. */
 static long split_opens(const struct splitter *s, size_t at, enum split_opening *kind)
 {
@@ -253,7 +284,7 @@ static long split_opens(const struct splitter *s, size_t at, enum split_opening 
     char c = s->in.data[at];
     long best = 0;
     *kind = SPLIT_OPENING_MARKER;
-    long exact = s->config.is_exact ? split_match_exact(s, at) : 1;
+    long exact = s->config.exact != SPLIT_EXACT_OFF ? split_opens_exact(s, at) : 1;
     if (exact <= 0)
         return exact;
     if (c != SPLIT_MARK && c != '<' && c != '[' && c != '{' && c != '`' &&

@@ -51,6 +51,11 @@ bool split_style_has_frames(const struct split_style *s);
 /* A call up to its arguments, and what follows them. */
 void split_style_call(const struct split_style *s, const char *name, struct buf *before);
 const char *split_style_call_end(const struct split_style *s);
+/* The i-th way to write a call as JSON by itself, up to its arguments; *end: what follows them. False: there are no more. */
+bool split_style_spelling(const struct split_style *s, int i, const char *name, struct buf *before,
+                          const char **end);
+/* Does the style's own way begin otherwise? */
+bool split_style_is_marked(const struct split_style *s);
 /* So many bytes of the opening, without the blanks before it, tell that a call has begun. */
 size_t split_style_trigger(const struct split_style *s);
 const char *split_style_frame(const struct split_style *s, int i); /* NULL: there are no more */
@@ -81,6 +86,12 @@ struct part {
     int64_t start, end; /* CONTENT: bytes of the fed text that it stands for */
 };
 
+enum split_exact { /* which calls a grammar governs; others are text */
+                   SPLIT_EXACT_OFF,
+                   SPLIT_EXACT_MARKED,  /* those that begin as the style's own do */
+                   SPLIT_EXACT_SPELLED, /* and JSON in one of split_style_spelling's ways */
+};
+
 struct split_config {
     const struct split_style *style;
     const struct tools *tools; /* NULL: no calls are looked for */
@@ -88,7 +99,7 @@ struct split_config {
     bool starts_in_thought;    /* the prompt opened one */
     bool is_forced;            /* the answer is a call: bare JSON is taken for one at once */
     bool is_single;            /* no call after the first */
-    bool is_exact;    /* only what begins as the style's calls do is one: a grammar governs these */
+    enum split_exact exact;
     uint64_t id_seed; /* of the calls' ids: the same seed gives the same ids */
 };
 

@@ -366,3 +366,21 @@ size_t split_style_trigger(const struct split_style *s)
     bool is_marked = n > 0 && strncmp(f->before_name + from, f->open, n) == 0;
     return is_marked ? n : strlen(f->before_name + from);
 }
+
+bool split_style_is_marked(const struct split_style *s)
+{
+    return strcmp(s->format->before_name, JSON_NAME) != 0;
+}
+
+bool split_style_spelling(const struct split_style *s, int i, const char *name, struct buf *before,
+                          const char **end)
+{
+    static const char *const blanks[] = { "", "\n  ", "\n    " };
+    bool has_parameters = strstr(s->format->after_name, "\"parameters\"") != NULL;
+    if (i >= (int)ARRAY_LEN(blanks))
+        return false;
+    buf_printf(before, "{%s\"name\": \"%s\",%s\"%s\": ", blanks[i], name, i > 0 ? blanks[i] : " ",
+               has_parameters ? "parameters" : "arguments");
+    *end = i > 0 ? "\n}" : "}";
+    return true;
+}

@@ -119,6 +119,8 @@ struct splitter {
 /* Does in[at] begin marker m? The number of bytes that it takes there; 0 = no; -1 = that depends on what follows. Marks around
  * control tokens do not matter. */
 long split_match(const struct splitter *s, size_t at, const char *m);
+/* Does a call that a grammar governs begin at in[at], which is a bracket? As split_match. */
+long split_match_spelled(const struct splitter *s, size_t at);
 /* The last byte of the control token at in[at], or `at` where none is: nothing begins inside one. */
 size_t split_skip_mark(const struct splitter *s, size_t at);
 /* Nothing of the answer stands before in[at] but blanks and hidden tokens? */

@@ -437,6 +437,11 @@ enum split_verdict split_try_json(struct splitter *s, size_t at)
         v = SPLIT_NO;
     if (v != SPLIT_YES)
         return v;
+    if (s->config.exact == SPLIT_EXACT_SPELLED && s->opening == SPLIT_OPENING_BARE) {
+        long n = split_match_spelled(s, at);
+        if (n <= 0)
+            return n < 0 && !s->is_end ? SPLIT_MORE : SPLIT_NO;
+    }
     bool streams = s->opening != SPLIT_OPENING_BARE || s->config.is_forced ||
                    (s->format->is_bare && !s->is_fenced && !s->has_content);
     v = head_scan(s, at, &tool, &args, &depth, &is_foreign);

@@ -1,7 +1,7 @@
 #include "support/engine_script.h"
 #include "base/buf.h"
 #include "base/clock.h"
-#include "engine/guide.h"
+#include "engine/constraint.h"
 #include "support/byte_vocab.h"
 #include "json/json.h"
 
@@ -34,6 +34,7 @@ struct script_row {
     int32_t shift;
     int32_t n_logprobs;
     struct guide guide;
+    struct constraint constraint;
     struct engine_token token;
     int64_t safe_at;
 };
@@ -127,15 +128,58 @@ static bool script_plan(struct script_row *row, const char *text)
     return true;
 }
 
+/* What the script says next; -1: it is over. */
+static int32_t script_next(const struct script_row *row)
+{
+    const int32_t *script = (const int32_t *)(const void *)row->script.data;
+    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(*script);
+    return is_over ? -1 : script[row->n_said] + row->shift;
+}
+
+/* The answer goes on with id. Returns as guide_feed does. */
+static int32_t script_feed(struct script_row *row, int32_t id, enum err_code *code, struct err *err)
+{
+    bool is_forced = guide_next(&row->guide) != NULL;
+    enum guide_phase was = row->guide.phase;
+    char byte = (char)id;
+    int32_t next = script_next(row);
+    row->n_said += !is_forced && next >= 0 && (!row->constraint.state || next == id);
+    row->n_tokens++;
+    int32_t stop = guide_feed(&row->guide, id, &byte, id < 256);
+    if (row->constraint.state)
+        *code = constraint_feed(&row->constraint, &row->guide, was, is_forced, id, err);
+    return stop;
+}
+
 /* One more token that the answer has begun with. False: the answer has ended with it. */
 static bool script_begin(struct script_row *row, int32_t id)
 {
-    const int32_t *forced = guide_next(&row->guide);
-    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(int32_t);
-    char byte = (char)id;
-    row->n_said += !forced && !is_over;
-    row->n_tokens++;
-    return guide_feed(&row->guide, id, &byte, id < 256) < 0 && row->n_tokens < row->max_tokens;
+    enum err_code code = ERR_OK;
+    struct err err;
+    return script_feed(row, id, &code, &err) < 0 && !code && row->n_tokens < row->max_tokens;
+}
+
+/* What the grammar lets through of what the script wants; else what ends the text soon, or anything. Below 0: an end. */
+static int32_t script_constrained(struct script_row *row, int32_t wanted, struct err *err)
+{
+    static const int32_t end = BYTE_VOCAB_STOP, closing[] = { '"', '}', ']', '\n', '<', '0' };
+    const struct constraint_ends ends = { .ids = &end, .n_ids = 1, .is_ignored = row->ignore_end };
+    const uint32_t *mask;
+    if (constraint_mask(&row->constraint, &row->guide, &ends, &mask, err))
+        return -2;
+    if (wanted >= 0 && mask[wanted / 32] >> wanted % 32 & 1)
+        return wanted;
+    if (mask[end / 32] >> end % 32 & 1)
+        return -1;
+    for (size_t i = 0; i < ARRAY_LEN(closing); i++)
+        if (mask[closing[i] / 32] >> closing[i] % 32 & 1)
+            return closing[i];
+    for (int32_t i = 0; i < BYTE_VOCAB_SIZE; i++) {
+        int32_t id = (i * 7 + row->n_tokens * 31) % BYTE_VOCAB_SIZE;
+        if (mask[id / 32] >> id % 32 & 1)
+            return id;
+    }
+    return -1;
 }
 
 static enum err_code script_open(struct engine *e, const struct engine_request *req, row_id *out,
@@ -171,7 +215,9 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     row->max_tokens = req->max_tokens < 0 || req->max_tokens > room ? room : req->max_tokens;
     row->ignore_end = req->ignore_end;
     row->n_logprobs = req->sample.n_logprobs;
-    is_fine = guide_init(&row->guide, req, e->info.n_vocab, err) == ERR_OK && is_fine;
+    is_fine = guide_init(&row->guide, req, e->info.n_vocab, err) == ERR_OK &&
+              constraint_init(&row->constraint, req->grammar, e->info.n_vocab, err) == ERR_OK &&
+              is_fine;
     for (int32_t k = 0; k < req->n_begun && is_fine; k++)
         is_fine = script_begin(row, req->begun[k]);
     s->n_open++;
@@ -191,6 +237,7 @@ static void script_close(struct engine *e, row_id id)
     mem_free(MEM_CAT_REQUEST, row->ids);
     buf_release(&row->script);
     guide_release(&row->guide);
+    constraint_release(&row->constraint);
     row->is_open = false;
     s->n_open--;
 }
@@ -282,7 +329,6 @@ static void script_emit(struct script_row *row, int32_t id)
     for (int32_t i = 0; i < row->n_logprobs; i++)
         row->token.top[row->token.n_top++] =
             (struct engine_logprob){ (id + i) % 256, -0.5f - (float)i };
-    row->n_tokens++;
 }
 
 static void script_decode(struct script_row *row, struct engine_result *res)
@@ -301,23 +347,33 @@ static void script_decode(struct script_row *row, struct engine_result *res)
         res->finish = FINISH_LENGTH;
         return;
     }
-    const int32_t *script = (const int32_t *)(const void *)row->script.data;
     const int32_t *forced = guide_next(&row->guide);
-    bool is_over = (size_t)row->n_said >= row->script.len / sizeof(*script);
-    if (is_over && !forced && !row->is_endless && !row->ignore_end && !guide_goes_on(&row->guide)) {
+    int32_t next = script_next(row), id = forced ? *forced : next < 0 ? 'x' : next;
+    bool is_end =
+        next < 0 && !forced && !row->is_endless && !row->ignore_end && !guide_goes_on(&row->guide);
+    if (row->constraint.state && !forced) {
+        id = script_constrained(row, next, &res->err);
+        is_end = id < 0;
+        res->mask_us = 1;
+    }
+    if (is_end) {
         guide_finish(&row->guide);
-        res->finish = FINISH_END;
+        res->finish = id == -2 ? FINISH_ERROR : FINISH_END;
         res->text_safe = row->guide.text_safe;
         return;
     }
-    int32_t id = forced ? *forced : is_over ? 'x' : script[row->n_said++] + row->shift;
-    char byte = (char)id;
+    enum err_code code = ERR_OK;
     script_emit(row, id);
     res->n_tokens = 1;
     res->tokens = &row->token;
-    res->stop_index = guide_feed(&row->guide, id, &byte, id < 256);
-    if (res->stop_index >= 0) {
+    res->stop_index = script_feed(row, id, &code, &res->err);
+    if (code) {
+        res->finish = FINISH_ERROR;
+    } else if (res->stop_index >= 0) {
         res->finish = FINISH_STOP_STRING;
+    } else if (row->constraint.state && constraint_is_over(&row->constraint, &row->guide)) {
+        res->finish = FINISH_END;
+        guide_finish(&row->guide);
     } else if (row->n_tokens >= row->max_tokens) {
         res->finish = FINISH_LENGTH;
         guide_finish(&row->guide);
