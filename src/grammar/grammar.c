@@ -17,6 +17,8 @@ static const struct expr *compile_json(struct build *b, const struct grammar_sou
         return build_fail(b, code, "not a JSON text: %s", err.text);
     if (s->kind == GRAMMAR_KIND_SCHEMA)
         return json_schema_read(b, &doc->root);
+    if (s->kind == GRAMMAR_KIND_ELEMENTS)
+        return elements_read(b, &doc->root);
     return s->kind == GRAMMAR_KIND_TAGS ? tags_read(b, &doc->root)
                                         : tags_read_choice(b, &doc->root);
 }

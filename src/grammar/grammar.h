@@ -43,12 +43,13 @@ int32_t grammar_vocab_longest(const struct grammar_vocab *v, const char *bytes, 
 /* --- compiling --- */
 
 enum grammar_kind {
-    GRAMMAR_KIND_SCHEMA, /* a JSON schema (2020-12), as JSON */
-    GRAMMAR_KIND_OBJECT, /* any JSON object */
-    GRAMMAR_KIND_REGEX,  /* the whole text, RE2's syntax */
-    GRAMMAR_KIND_GBNF,   /* llama.cpp's notation; the rule `root` */
-    GRAMMAR_KIND_CHOICE, /* a JSON array of strings */
-    GRAMMAR_KIND_TAGS,   /* JSON: text with constrained regions (docs/structured-output.md) */
+    GRAMMAR_KIND_SCHEMA,   /* a JSON schema (2020-12), as JSON */
+    GRAMMAR_KIND_OBJECT,   /* any JSON object */
+    GRAMMAR_KIND_REGEX,    /* the whole text, RE2's syntax */
+    GRAMMAR_KIND_GBNF,     /* llama.cpp's notation; the rule `root` */
+    GRAMMAR_KIND_CHOICE,   /* a JSON array of strings */
+    GRAMMAR_KIND_TAGS,     /* JSON: text with constrained regions (docs/structured-output.md) */
+    GRAMMAR_KIND_ELEMENTS, /* JSON: arguments that are written as elements (elements.c) */
 };
 
 struct grammar_source {

@@ -107,6 +107,7 @@ struct build {
         *ws;            /* made when first asked for */
     int32_t any_object; /* rule, -1 */
     bool is_compact;
+    bool bars_less; /* strings of JSON hold no '<' but as \u003c: an element must not end in them */
     struct buf *notes;
     struct err *err;
     enum err_code code; /* the first failure */
@@ -194,6 +195,9 @@ const struct expr *json_text_constant(struct build *b, const struct json *v);
 /* The text of a string's plain spelling, without the quotes. */
 void json_text_escape(const char *text, size_t n, struct buf *out);
 int64_t json_text_length(const char *text, size_t n); /* code points */
+/* A text of a tag, its control tokens as the vocabulary has them. */
+struct grammar_bytes tags_text(struct build *b, const struct json *v);
+const struct expr *elements_read(struct build *b, const struct json *v);
 const struct expr *tags_read(struct build *b, const struct json *v);
 const struct expr *tags_read_choice(struct build *b, const struct json *v);
 

@@ -18,9 +18,9 @@ static const struct expr *text_ascii(struct build *b, uint32_t lo, uint32_t hi)
 
 const struct expr *json_text_raw(struct build *b)
 {
-    static const struct expr_range all = { 0, 0x10FFFF };
+    static const struct expr_range all[] = { { 0, '<' - 1 }, { '<' + 1, 0x10FFFF }, { '<', '<' } };
     if (!b->jraw)
-        b->jraw = expr_class(b, &all, 1, true);
+        b->jraw = expr_class(b, all, b->bars_less ? 2 : 3, true);
     return b->jraw;
 }
 
@@ -58,9 +58,11 @@ static const struct expr *text_escape(struct build *b)
 
 const struct expr *json_text_char(struct build *b)
 {
-    static const struct expr_range raw[] = { { 0x20, 0x21 }, { 0x23, 0x5B }, { 0x5D, 0x10FFFF } };
+    static const struct expr_range raw[] = {
+        { 0x20, 0x21 }, { 0x23, '<' - 1 }, { '<' + 1, 0x5B }, { 0x5D, 0x10FFFF }, { '<', '<' }
+    };
     if (!b->jchar)
-        b->jchar = expr_alt2(b, expr_class(b, raw, 3, false), text_escape(b));
+        b->jchar = expr_alt2(b, expr_class(b, raw, b->bars_less ? 4 : 5, false), text_escape(b));
     return b->jchar;
 }
 

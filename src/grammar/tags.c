@@ -22,7 +22,7 @@ const struct expr *tags_read_choice(struct build *b, const struct json *v)
 }
 
 /* A control token of the model stands between U+FDD0 and U+FDD1, which are in no text; in the vocabulary's bytes between 0xFF and 0xFE. */
-static struct grammar_bytes tags_text(struct build *b, const struct json *v)
+struct grammar_bytes tags_text(struct build *b, const struct json *v)
 {
     char *out = build_alloc(b, v->len + 1);
     size_t n = 0;
@@ -52,8 +52,9 @@ static void tags_one(struct build *b, const struct json *v, size_t i, struct exp
                      struct expr_tag *tag)
 {
     const struct json *begin = json_get_set(v, "begin"), *end = json_get_set(v, "end");
-    const struct json *schema = json_get(v, "schema");
-    if (!json_is(begin, JSON_TYPE_STRING) || !json_is(end, JSON_TYPE_STRING) || !schema) {
+    const struct json *schema = json_get(v, "schema"), *elements = json_get(v, "elements");
+    if (!json_is(begin, JSON_TYPE_STRING) || !json_is(end, JSON_TYPE_STRING) ||
+        (!schema && !elements)) {
         build_fail(b, ERR_INVALID, "structures[%zu]: needs begin, schema and end", i);
         return;
     }
@@ -65,7 +66,8 @@ static void tags_one(struct build *b, const struct json *v, size_t i, struct exp
             tag->trigger = k;
     if (tag->trigger < 0)
         build_fail(b, ERR_INVALID, "structures[%zu].begin: begins with no trigger", i);
-    tag->rest = expr_seq2(b, json_schema_read(b, schema), expr_bytes(b, after.data, after.len));
+    tag->rest = expr_seq2(b, elements ? elements_read(b, elements) : json_schema_read(b, schema),
+                          expr_bytes(b, after.data, after.len));
 }
 
 const struct expr *tags_read(struct build *b, const struct json *v)

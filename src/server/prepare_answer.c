@@ -214,7 +214,7 @@ static bool guide_forced(struct prepare_generation *g, struct api_error *e)
         buf_add_str(&text, "\n\n");
     size_t at = text.len;
     split_style_opening(&g->ctx->model->style, name, &text);
-    if (split_style_has_json(&g->ctx->model->style)) { /* a grammar goes on */
+    if (split_style_has_arguments(&g->ctx->model->style)) { /* a grammar goes on */
         struct buf call;
         buf_init(&call, MEM_CAT_REQUEST, 1 << 12);
         if (name)

@@ -211,6 +211,56 @@ static void grammar_write_arguments(const struct tool *tool, bool is_free, struc
     json_end_object(w);
 }
 
+/* A text of a tag: control tokens as tags have them. */
+static void grammar_write_text(const struct prepare_generation *g, struct json_writer *w,
+                               const char *key, const char *text)
+{
+    const struct server_model *m = g->ctx->model;
+    struct buf spelled;
+    buf_init(&spelled, MEM_CAT_REQUEST, 1 << 13);
+    split_style_spell(&m->style, m->tokenizer, text, GRAMMAR_MARK, GRAMMAR_MARK_END, &spelled);
+    if (key)
+        json_field_strn(w, key, spelled.len > 0 ? spelled.data : "", spelled.len);
+    else
+        json_strn(w, spelled.len > 0 ? spelled.data : "", spelled.len);
+    buf_release(&spelled);
+}
+
+/* The arguments as the style writes them: their schema; or, where they are elements, all that says how. */
+static void grammar_write_elements(const struct prepare_generation *g, const struct tool *tool,
+                                   bool is_free, const struct split_element *x,
+                                   struct json_writer *w)
+{
+    const struct json *props = json_get_set(tool->schema, "properties");
+    json_begin_object(w);
+    if (is_free) { /* names alone */
+        json_field_object(w, "schema");
+        json_field_object(w, "properties");
+        for (size_t i = 0; json_is(props, JSON_TYPE_OBJECT) && i < props->n; i++)
+            json_field_bool(w, props->members[i].key, true);
+        json_end_object(w);
+        json_end_object(w);
+    } else {
+        json_key(w, "schema");
+        grammar_write_arguments(tool, false, w);
+    }
+    grammar_write_text(g, w, "open", x->open);
+    grammar_write_text(g, w, "raw", x->raw);
+    grammar_write_text(g, w, "json", x->json);
+    grammar_write_text(g, w, "stop", x->stop);
+    grammar_write_text(g, w, "close", x->close);
+    json_field_object(w, "types");
+    for (size_t i = 0; json_is(props, JSON_TYPE_OBJECT) && i < props->n; i++) {
+        enum tools_type type =
+            tools_type_of(tool, props->members[i].key, props->members[i].key_len);
+        if (type != TOOLS_TYPE_UNKNOWN)
+            json_field_str(w, props->members[i].key,
+                           type == TOOLS_TYPE_STRING ? "string" : "other");
+    }
+    json_end_object(w);
+    json_end_object(w);
+}
+
 /* One more source, whose text is written to the buffer returned; before, after: as the splitter is fed them. */
 static struct buf *grammar_list_add(struct prepare_generation *g, struct grammar_list *l,
                                     enum grammar_kind kind, const char *before, const char *after)
@@ -289,10 +339,16 @@ static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list 
         buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
         split_style_call(style, tools->tools[i].name, &before);
         size_t skipped = is_forced ? prepare_forced_bytes(g, &before) : strspn(before.data, " \n");
-        struct buf *text = grammar_list_add(g, l, GRAMMAR_KIND_SCHEMA, before.data + skipped,
-                                            split_style_call_end(style));
+        struct split_element x;
+        bool has_elements = split_style_elements(style, &x);
+        struct buf *text =
+            grammar_list_add(g, l, has_elements ? GRAMMAR_KIND_ELEMENTS : GRAMMAR_KIND_SCHEMA,
+                             before.data + skipped, split_style_call_end(style));
         json_writer_init(&w, text);
-        grammar_write_arguments(&tools->tools[i], false, &w);
+        if (has_elements)
+            grammar_write_elements(g, &tools->tools[i], false, &x, &w);
+        else
+            grammar_write_arguments(&tools->tools[i], false, &w);
         buf_release(&before);
     }
     return true;
@@ -301,19 +357,7 @@ static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list 
 struct grammar_tags {
     struct prepare_generation *g;
     struct json_writer w;
-    struct buf spelled; /* scratch */
 };
-
-static void grammar_tag_text(struct grammar_tags *t, const char *key, const char *text)
-{
-    const struct server_model *m = t->g->ctx->model;
-    buf_reset(&t->spelled);
-    split_style_spell(&m->style, m->tokenizer, text, GRAMMAR_MARK, GRAMMAR_MARK_END, &t->spelled);
-    if (key)
-        json_field_strn(&t->w, key, t->spelled.data, t->spelled.len);
-    else
-        json_strn(&t->w, t->spelled.data, t->spelled.len);
-}
 
 /* The calls of one tool: in the style's own way (way < 0), or as JSON by itself. False: there are no more ways. trigger_only: what a
  * call begins with, of the latter. */
@@ -330,13 +374,18 @@ static bool grammar_tag(struct grammar_tags *t, const struct tool *tool, int way
         is_there = split_style_spelling(style, way, tool->name, &before, &end);
     const char *text = before.len > 0 ? before.data + strspn(before.data, " \n") : "";
     if (is_there && trigger_only) {
-        grammar_tag_text(t, NULL, text);
+        grammar_write_text(t->g, &t->w, NULL, text);
     } else if (is_there) {
         json_begin_object(&t->w);
-        grammar_tag_text(t, "begin", text);
-        json_key(&t->w, "schema");
-        grammar_write_arguments(tool, !tool->is_strict, &t->w);
-        grammar_tag_text(t, "end", end);
+        grammar_write_text(t->g, &t->w, "begin", text);
+        struct split_element x;
+        bool has_elements = way < 0 && split_style_elements(style, &x);
+        json_key(&t->w, has_elements ? "elements" : "schema");
+        if (has_elements)
+            grammar_write_elements(t->g, tool, !tool->is_strict, &x, &t->w);
+        else
+            grammar_write_arguments(tool, !tool->is_strict, &t->w);
+        grammar_write_text(t->g, &t->w, "end", end);
         json_end_object(&t->w);
     }
     buf_release(&before);
@@ -355,7 +404,7 @@ static void grammar_write_tags(struct grammar_tags *t, bool is_spelled)
         split_style_opening(style, NULL, &before);
         size_t blanks = strspn(before.data, " \n");
         buf_cut(&before, blanks + split_style_trigger(style));
-        grammar_tag_text(t, NULL, before.data + blanks);
+        grammar_write_text(t->g, &t->w, NULL, before.data + blanks);
         buf_release(&before);
     }
     for (size_t i = 0; i < tools->n && is_spelled; i++)
@@ -386,9 +435,7 @@ static bool grammar_add_tags(struct prepare_generation *g, struct grammar_list *
     bool is_spelled = tools->n <= GRAMMAR_SPELLED || !split_style_is_marked(&g->ctx->model->style);
     g->p->split.exact = is_spelled ? SPLIT_EXACT_SPELLED : SPLIT_EXACT_MARKED;
     json_writer_init(&t.w, text);
-    buf_init(&t.spelled, MEM_CAT_REQUEST, 1 << 13);
     grammar_write_tags(&t, is_spelled);
-    buf_release(&t.spelled);
     return true;
 }
 
@@ -477,17 +524,18 @@ static bool grammar_is_strict(const struct tools *tools)
 bool prepare_constrain(struct prepare_generation *g, struct api_error *e)
 {
     const struct split_style *style = &g->ctx->model->style;
-    bool offers_tools = g->p->split.tools != NULL, has_json = split_style_has_json(style);
+    bool offers_tools = g->p->split.tools != NULL, has_arguments = split_style_has_arguments(style);
     bool is_strict = offers_tools && grammar_is_strict(g->p->split.tools), is_fine = true;
     bool is_text = g->grammar.field != NULL;
     if (is_text && g->must_call && strcmp(g->grammar.field, "response_format") != 0)
         return api_error_set(e, 400, "conflict", g->grammar.field,
                              "%s: tool_choice asks for a call; the answer cannot be both",
                              g->grammar.field);
-    if (is_strict && !has_json) /* their arguments are not JSON */
+    bool may_tag = has_arguments && !split_style_is_framed(style);
+    if (is_strict && !(may_tag || (has_arguments && (g->must_call || is_text)))) /* not enforced */
         fields_ignore(g->p->ignored, "tools.strict", strlen("tools.strict"));
-    bool has_calls = offers_tools && has_json && (g->must_call || is_text);
-    bool has_tags = is_strict && has_json && !g->must_call && !is_text;
+    bool has_calls = offers_tools && has_arguments && (g->must_call || is_text);
+    bool has_tags = is_strict && may_tag && !g->must_call && !is_text;
     if (!has_calls && !has_tags && (!is_text || g->must_call))
         return true;
     struct grammar_list *l = grammar_list_new();

@@ -44,9 +44,16 @@ bool split_style_is_framed(const struct split_style *s); /* content, too, stands
 /* The text with which a call of that tool begins, up to its arguments; name NULL: up to the name. */
 void split_style_opening(const struct split_style *s, const char *name, struct buf *out);
 
-/* Calls whose arguments a grammar constrains. Is the style one whose arguments are JSON; and one whose content stands between
+struct
+    split_element { /* how an argument is written: open NAME, raw STRING or json VALUE, close; stop ends a value */
+    const char *open, *stop;
+    char raw[64], json[96], close[96];
+};
+
+/* Calls whose arguments a grammar constrains. Can they be, in this style; as elements (false: as JSON); and does content stand between
  * markers that are known? */
-bool split_style_has_json(const struct split_style *s);
+bool split_style_has_arguments(const struct split_style *s);
+bool split_style_elements(const struct split_style *s, struct split_element *out);
 bool split_style_has_frames(const struct split_style *s);
 /* A call up to its arguments, and what follows them. */
 void split_style_call(const struct split_style *s, const char *name, struct buf *before);

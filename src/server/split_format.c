@@ -2,6 +2,7 @@
  * the families named beside each row. */
 #include "server/split_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct split_elements elements_function = {
@@ -81,14 +82,17 @@ static const struct split_messages messages_muse = {
 static const struct split_format split_formats[] = {
     { "muse", { "<atem:function_calls>", "<|message|>" }, .messages = &messages_muse,
       .open = "<atem:function_calls>", .close = "</atem:function_calls>", .elements = &elements_atem,
-      .before_name = " to=", .after_name = "<|message|><atem:function_calls>\n<atem:invoke name=\"\1\">\n" },
+      .before_name = " to=", .after_name = "<|message|><atem:function_calls>\n<atem:invoke name=\"\1\">\n",
+      .after_call = "</atem:invoke>\n</atem:function_calls>" },
     { "functionary", { ">>>all" }, .names_recipient = true, .before_name = "", .after_name = "\n{", .after_call = "",
       .before_text = { "all\n" } },
     { "dsml", { "｜DSML｜", "function_calls>" }, .open = "<｜DSML｜function_calls>", .close = "</｜DSML｜function_calls>",
       .elements = &elements_dsml,
-      .before_name = "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n" },
+      .before_name = "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n",
+      .after_call = "</｜DSML｜invoke>\n</｜DSML｜function_calls>" },
     { "dsml", { "｜DSML｜" }, .open = "<｜DSML｜tool_calls>", .close = "</｜DSML｜tool_calls>", .elements = &elements_dsml,
-      .before_name = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n" },
+      .before_name = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"", .after_name = "\">\n",
+      .after_call = "</｜DSML｜invoke>\n</｜DSML｜tool_calls>" },
     { "harmony", { "<|channel|>", "<|message|>" }, .messages = &messages_harmony,
       .before_name = "<|channel|>commentary to=functions.", .after_name = " <|constrain|>json<|message|>{",
       .after_call = "",
@@ -118,15 +122,17 @@ static const struct split_format split_formats[] = {
       .before_name = "[TOOL_CALLS][" JSON_NAME, .after_name = JSON_ARGS, .after_call = "}]" },
     { "minimax", { "<minimax:tool_call>" }, .open = "<minimax:tool_call>", .close = "</minimax:tool_call>",
       .elements = &elements_invoke,
-      .before_name = "<minimax:tool_call>\n<invoke name=\"", .after_name = "\">\n" },
+      .before_name = "<minimax:tool_call>\n<invoke name=\"", .after_name = "\">\n",
+      .after_call = "</invoke>\n</minimax:tool_call>" },
     { "seed", { "<seed:tool_call>" }, .open = "<seed:tool_call>", .close = "</seed:tool_call>", .elements = &elements_function,
-      .before_name = "<seed:tool_call>\n<function=", .after_name = ">\n" },
+      .before_name = "<seed:tool_call>\n<function=", .after_name = ">\n",
+      .after_call = "</function>\n</seed:tool_call>" },
     { "glm", { "<arg_key>" }, .open = "<tool_call>", .close = "</tool_call>", .elements = &elements_glm,
-      .before_name = "<tool_call>", .after_name = "\n" },
+      .before_name = "<tool_call>", .after_name = "\n", .after_call = "</tool_call>" },
     { "minicpm", { "<function name=", "<param name=" }, .elements = &elements_minicpm,
-      .before_name = "<function name=\"", .after_name = "\">" },
+      .before_name = "<function name=\"", .after_name = "\">", .after_call = "</function>" },
     { "qwen-coder", { "<function=", "<parameter=" }, .open = "<tool_call>", .close = "</tool_call>", .elements = &elements_function,
-      .before_name = "<tool_call>\n<function=", .after_name = ">\n" },
+      .before_name = "<tool_call>\n<function=", .after_name = ">\n", .after_call = "</function>\n</tool_call>" },
     { "command-r", { "<|START_ACTION|>" }, .open = "<|START_ACTION|>", .close = "<|END_ACTION|>",
       .before_name = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"", .after_name = JSON_PARS,
       .after_call = "}\n]<|END_ACTION|>" },
@@ -305,9 +311,30 @@ void split_style_opening(const struct split_style *s, const char *name, struct b
 
 /* --- calls whose arguments are constrained --- */
 
-bool split_style_has_json(const struct split_style *s)
+bool split_style_has_arguments(const struct split_style *s)
 {
     return s->format->after_call != NULL;
+}
+
+/* Calls begin with '{' where the arguments are JSON all the same ("function"). */
+bool split_style_elements(const struct split_style *s, struct split_element *out)
+{
+    const struct split_elements *x = s->format->elements;
+    size_t n = strlen(s->format->after_name);
+    if (!x || s->format->after_name[n - 1] == '{')
+        return false;
+    const char *line = x == &elements_minicpm ? "" : "\n";
+    *out = (struct split_element){ .open = x->key_open, .stop = x->value_close };
+    snprintf(out->raw, sizeof(out->raw), "%s%s%s%s", x->has_type ? "\" string=\"true\"" : "",
+             x->key_end, x->value_open ? "\n" : "",
+             x->value_open      ? x->value_open
+             : x->drops_newline ? "\n"
+                                : "");
+    snprintf(out->json, sizeof(out->json), "%s%s", x->has_type ? "\" string=\"false\"" : "",
+             x->has_type ? x->key_end : out->raw);
+    snprintf(out->close, sizeof(out->close), "%s%s%s", x->drops_newline ? "\n" : "", x->value_close,
+             line);
+    return true;
 }
 
 bool split_style_has_frames(const struct split_style *s)

@@ -136,6 +136,49 @@ def test_forced_and_strict_calls(server):
         assert not m.get("tool_calls") and m["content"] == text
 
 
+MIXED = {"type": "function", "function": {"name": "mix", "parameters": closed(
+    {"s": {"type": "string", "maxLength": 9}, "free": {"type": "string"}, "e": {"enum": ["one", "two"]}, "n": {"type": "integer", "maximum": 50},
+     "o": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "l": {"type": "array", "items": {"type": "string"}, "maxItems": 2}})}}
+
+# the text that a model's template is known by, and how a call of it is written
+ELEMENTS = {
+    "qwen-coder": ("<tool_call><function= <parameter=", lambda n, a: f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in a) + "</function>\n</tool_call>"),
+    "seed": ("<seed:tool_call>", lambda n, a: f"<seed:tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in a) + "</function>\n</seed:tool_call>"),
+    "glm": ("<tool_call> <arg_key>", lambda n, a: f"<tool_call>{n}\n" + "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in a) + "</tool_call>"),
+    "minimax": ("<minimax:tool_call>", lambda n, a: f'<minimax:tool_call>\n<invoke name="{n}">\n' + "".join(f'<parameter name="{k}">{v}</parameter>\n' for k, v in a) + "</invoke>\n</minimax:tool_call>"),
+    "minicpm": ("<function name= <param name=", lambda n, a: f'<function name="{n}">' + "".join(f'<param name="{k}">{v}</param>' for k, v in a) + "</function>"),
+}
+GOOD = [("s", "a b"), ("free", "x < y, <b>and</b>\nmore"), ("e", "two"), ("n", 7), ("o", "text"), ("l", '["a", "b"]')]
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_arguments_that_are_elements(name):
+    needles, write = ELEMENTS[name]
+    strict = {**MIXED, "function": {**MIXED["function"], "strict": True}}
+    schema = MIXED["function"]["parameters"]
+    good = {"s": "a b", "free": "x < y, <b>and</b>\nmore", "e": "two", "n": 7, "o": "text", "l": ["a", "b"]}
+    with script("--style=" + needles) as server:
+        whole = write("mix", GOOD)
+        r = server.post(CHAT, say("So.\n" + whole, tools=[strict]))[1]["choices"][0]
+        assert json.loads(r["message"]["tool_calls"][0]["function"]["arguments"]) == good
+        opening = whole[:whole.index("mix")]
+        rest = whole[whole.index("mix") + 3:]
+        rest = rest[rest.index("\n") + 1:] if name != "minicpm" else rest[2:]
+        for tools, choice, text in (([MIXED], "required", rest), ([MIXED, *TOOLS], "required", whole[len(opening):]),
+                                    ([*TOOLS, MIXED], {"type": "function", "function": {"name": "mix"}}, rest)):
+            r = server.post(CHAT, say(text, tools=tools, tool_choice=choice))[1]["choices"][0]
+            assert r["finish_reason"] == "tool_calls" and json.loads(r["message"]["tool_calls"][0]["function"]["arguments"]) == good, r
+        # what does not fit does not come out, however the script goes on
+        for bad in ([("s", "far too long to be it")], [("s", "a"), ("free", "b"), ("e", "three")], [("s", "a"), ("free", "b"), ("e", "one"), ("n", 5000)],
+                    [("s", "a"), ("free", "b"), ("e", "one"), ("n", 5), ("o", "12")], [("s", "a"), ("free", "b"), ("e", "one"), ("n", 5), ("o", "null"), ("l", '["x</parameter>"]')]):
+            for choice in ("auto", "required"):
+                bare = write("mix", bad)
+                text = bare if choice == "auto" else bare[bare.index("mix") + 3:][2 if name == "minicpm" else bare[bare.index("mix") + 3:].index("\n") + 1:]
+                r = server.post(CHAT, say(text, tools=[strict], tool_choice=choice, max_tokens=400))[1]["choices"][0]
+                if r["finish_reason"] != "length":
+                    check(r["message"]["tool_calls"][0]["function"]["arguments"], schema)
+
+
 def test_choices_and_prompts_share_one_grammar(server):
     r = server.post(TEXT, {"prompt": ["!say one", "!say two"], "n": 2, "guided_choice": ["one", "two", "three"], "max_tokens": 9})[1]
     assert [c["text"] for c in r["choices"]] == ["one", "one", "two", "two"]

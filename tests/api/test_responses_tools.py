@@ -136,6 +136,6 @@ def test_reasoning_as_text_and_as_a_summary():
 
 
 def test_strict_is_named_where_it_is_not_enforced():
-    with script("--style=<function= <parameter=") as server:
+    with script("--style=<|tool_call_start|>") as server:
         _, headers, _ = server.call(PATH, {"input": "x", "tools": [{**FLAT[1], "strict": True}, {"type": "web_search"}]})
         assert {"tools.strict", "tools.web_search"} <= set(headers["x-plumb-ignored"].split(","))

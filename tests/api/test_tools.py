@@ -162,7 +162,7 @@ def test_one_call_is_enough_where_it_is_said():
 def test_strict_is_enforced_or_named():
     strict = {"type": "function", "function": {**PING["function"], "strict": True}}
     broken = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {"properties": {"a": {"type": "egg"}}}}}
-    for style, named in (("<tool_call>", False), ("<function= <parameter=", True)):
+    for style, named in (("<tool_call>", False), ("<|tool_call_start|>", True)):
         with script("--style=" + style) as server:
             for tools in (TOOLS, [strict]):
                 _, headers, _ = server.call("/v1/chat/completions", say("x", tools=tools))
