@@ -126,7 +126,8 @@ static void constraint_mask_span(struct constraint *c, const struct guide *g)
     bool is_whole = guide_close_matched(g) == 0;
     for (int32_t id = 0; id < n; id++) {
         struct grammar_bytes s = grammar_vocab_bytes(c->vocab, id);
-        int32_t rest = guide_rest(g, s.data, s.len);
+        bool is_shown = s.len > 0 && (unsigned char)*s.data != CONSTRAINT_MARK;
+        int32_t rest = is_shown ? guide_rest(g, s.data, s.len) : 0;
         if (rest <= 0)
             continue;
         c->whole = is_whole ? 1 : c->whole;

@@ -11,6 +11,8 @@
 #include "grammar/grammar.h"
 
 #define CONSTRAINT_BLANKS 16 /* between a span and the text */
+#define CONSTRAINT_MARK \
+    0xFF /* a token whose bytes begin with it shows no text: a marker's control token */
 
 struct constraint {
     struct grammar_state *state; /* NULL: the answer is free */

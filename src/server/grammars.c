@@ -66,7 +66,8 @@ void grammars_free(struct grammars *x)
 
 /* --- the vocabulary --- */
 
-/* Control tokens that are parts of markers are spelled as the splitter is fed them: bytes that are in no text. */
+/* Control tokens that are parts of markers are spelled as the splitter is fed them: between bytes that are in no text. Other tokens with
+ * such bytes, which would spell a marker piece by piece, are left out. */
 static enum err_code grammars_make_vocab(struct grammars *x, struct err *err)
 {
     const struct tokenizer *t = x->model->tokenizer;
@@ -86,7 +87,9 @@ static enum err_code grammars_make_vocab(struct grammars *x, struct err *err)
     }
     for (int32_t i = 0; i < n; i++) {
         struct tokenizer_str s = tokenizer_bytes(t, i, false);
-        bytes[i] = (struct grammar_bytes){ s.data, s.len };
+        bool is_text = s.len > 0 && !memchr(s.data, SPLIT_MARK, s.len) &&
+                       !memchr(s.data, SPLIT_MARK_END, s.len);
+        bytes[i] = (struct grammar_bytes){ s.data, is_text ? s.len : 0 };
     }
     size_t at = 0;
     for (int32_t i = 0; i < style->n_marks; i++) { /* in the same order */

@@ -36,7 +36,7 @@ static const struct openapi_type openapi_types[] = {
     { "ChatCall", "{id?: string | null, type?: 'function' | null, function: {name: string, arguments?: string | object | null}}",
       "arguments that hold a JSON object reach the template as that object" },
     { "ChatTool", "{type?: 'function' | null, function: {name: string(1,127), description?: string | null, parameters?: object | null, strict?: bool | null}}",
-      "strict is not enforced" },
+      "strict: whenever it is called its arguments are of its schema" },
 
     /* --- chat, replies --- */
     { "ChatCompletion", "{" COMPLETION_HEAD ", object: 'chat.completion', choices: {index: int(0), message: ChatAnswer, logprobs: ChatLogprobs | null, finish_reason: ChatFinish}[1], usage: Usage, timings: Timings}", NULL },
@@ -87,7 +87,7 @@ static const struct openapi_type openapi_types[] = {
     { "Response", "{id: string, object: 'response', created_at: int, completed_at: int | null, status: 'queued' | 'in_progress' | 'completed' | 'incomplete' | 'failed' | 'cancelled', background: bool,"
       " error: {code: string, message: string} | null, incomplete_details: {reason: 'max_output_tokens'} | null, model: string, system_fingerprint: string, instructions: string | null,"
       " previous_response_id: string | null, max_output_tokens: int | null, max_tool_calls: any, temperature: number, top_p: number, top_logprobs: int, parallel_tool_calls: bool,"
-      " tool_choice: string | object, tools: object[], text: {format: {type: 'text'}, verbosity?: string}, reasoning: {effort: string | null, summary: string | null},"
+      " tool_choice: string | object, tools: object[], text: {format: {type: 'text' | 'json_object' | 'json_schema'}, verbosity?: string}, reasoning: {effort: string | null, summary: string | null},"
       " truncation: 'auto' | 'disabled', store: bool, metadata: any, user: any, safety_identifier: any, prompt_cache_key: any, service_tier: 'default', output: OutputItem[],"
       " usage: ResponseUsage | null, prompt_cache_diagnostics?: {type: 'cache_miss', reason: 'tools_changed' | 'reasoning_effort_changed' | 'input_changed', cache_missed_tokens: int(0), comparison_reusable_tokens: int(0)}"
       " | {type: 'cache_hit' | 'comparison_response_not_found' | 'unavailable'}}",

@@ -179,6 +179,45 @@ def test_arguments_that_are_elements(name):
                     check(r["message"]["tool_calls"][0]["function"]["arguments"], schema)
 
 
+def test_markers_that_are_control_tokens():
+    """Harmony's content stands between markers, with reasoning in front or not; Mistral's calls begin with some."""
+    text = '{"x": 3, "y": "left"}'
+    with script("--style=<|channel|><|message|>") as server:
+        for said, reasoning in (("<|channel|>final<|message|>" + text, None),
+                                ("<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant<|channel|>final<|message|>" + text, "Let me see."),
+                                ("<|channel|>final<|message|>Paris", None)):
+            r = server.post(CHAT, say(said, response_format=rf(POINT), max_tokens=300))[1]["choices"][0]
+            assert r["finish_reason"] == "stop" and r["message"].get("reasoning_content") == reasoning, r
+            check(r["message"]["content"], POINT)
+            assert "Paris" in said or r["message"]["content"] == text
+        for tools in (TOOLS, TOOLS[1:]):
+            r = server.post(CHAT, say("Paris", tools=tools, tool_choice="required", max_tokens=300))[1]["choices"][0]
+            (call,) = r["message"]["tool_calls"]
+            check(call["function"]["arguments"], BY_NAME[call["function"]["name"]])
+        strict = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
+        assert "tools.strict" in server.call(CHAT, say("x", tools=strict))[1]["x-plumb-ignored"]
+    with script("--style=[TOOL_CALLS][ARGS]") as server:
+        call = '[TOOL_CALLS]note[ARGS]{"text": "Hm", "tags": []}'
+        for said in (call, "So: " + call, call.replace('"Hm"', "5"), call + call):
+            r = server.post(CHAT, say(said, tools=strict, max_tokens=300))[1]["choices"][0]
+            assert len(r["message"]["tool_calls"]) == said.count("note")
+            for c in r["message"]["tool_calls"]:
+                check(c["function"]["arguments"], BY_NAME[c["function"]["name"]])
+        for choice in ("required", {"type": "function", "function": {"name": "note"}}):
+            r = server.post(CHAT, say("Paris", tools=TOOLS, tool_choice=choice, max_tokens=300))[1]["choices"][0]
+            (c,) = r["message"]["tool_calls"]
+            check(c["function"]["arguments"], BY_NAME[c["function"]["name"]])
+        m = server.post(CHAT, say("[TOOL_CALLS] [ARGS] is how a call is written.", tools=strict, max_tokens=300))[1]["choices"][0]["message"]
+        assert all(c["function"]["name"] in BY_NAME for c in m.get("tool_calls") or [])
+    with script("--style=>>>all") as server:  # the prompt's end is >>>
+        r = server.post(CHAT, say("Paris", response_format=rf(POINT), max_tokens=300))[1]["choices"][0]
+        check(r["message"]["content"], POINT)
+        r = server.post(CHAT, say("note", tools=TOOLS, tool_choice="required", max_tokens=300))[1]["choices"][0]
+        (c,) = r["message"]["tool_calls"]
+        assert c["function"]["name"] == "note"
+        check(c["function"]["arguments"], BY_NAME["note"])
+
+
 def test_choices_and_prompts_share_one_grammar(server):
     r = server.post(TEXT, {"prompt": ["!say one", "!say two"], "n": 2, "guided_choice": ["one", "two", "three"], "max_tokens": 9})[1]
     assert [c["text"] for c in r["choices"]] == ["one", "one", "two", "two"]

@@ -16,6 +16,7 @@ from test_tools import TOOLS, say
 
 THINKS = "--style=<tool_call><think></think>"
 CALLS = '<think>\nWhich one?\n</think>\n\nLet me see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 12}}\n</tool_call>'
+STRICT = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
 CHAT, TEXT, MSG = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 
 
@@ -35,6 +36,8 @@ REQUESTS = {
     "tools": (CHAT, {**say(CALLS), "tools": TOOLS, "stream": True}),
     "one call": (CHAT, {**say(CALLS + CALLS), "tools": TOOLS, "stream": True, "parallel_tool_calls": False}),
     "forced": (CHAT, {**say("Paris, and more of that"), "tools": TOOLS[:1], "tool_choice": "required", "stream": True, "max_tokens": 60}),
+    "format": (CHAT, {**say('{"numbers": [1, 2, 3, 4, 5, 6, 7], "more": "' + "x" * 20 + '"} and more of it'), "response_format": {"type": "json_object"}, "stream": True}),
+    "strict": (CHAT, {**say(CALLS.replace("12", '"no number", "days": 12')), "tools": STRICT, "stream": True}),
     "whole": (CHAT, {"messages": user("!count 300"), "n": 2, "logprobs": True}),
     "text": (TEXT, {"prompt": ["!count 30", "!say a second prompt, and its answer"], "stream": True, "logprobs": 2}),
     "echo": (TEXT, {"prompt": "!count 36", "stream": True, "echo": True}),
@@ -516,7 +519,7 @@ def dechunk(raw):
     return body, False
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_real_model_is_killed_at_random_moments(tmp_path, seed):
     """Sampled, with penalties, log-probabilities and several answers: killed until it is through, each time resumed another way."""
     dice = random.Random(seed)
@@ -525,6 +528,9 @@ def test_a_real_model_is_killed_at_random_moments(tmp_path, seed):
              "--generation-checkpoint", str(dice.choice([1, 7, 50]))]
     body = {"messages": user("Tell a story about a river and a mill."), "max_tokens": 100, "temperature": 0.9, "seed": 11 + seed, "stream": True,
             "logprobs": True, "top_logprobs": 2, "frequency_penalty": 0.3, "stop": [" the mill"], "n": 1 + seed % 2}
+    if seed == 3:  # held to a form
+        lines = {"type": "array", "items": {"type": "string", "minLength": 20, "maxLength": 60}, "minItems": 4, "maxItems": 9}
+        body.update(stop=None, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": lines}})
     with Server(flags) as server:
         _, want = post(server, "calm", CHAT, body)
     want = by_choice(events_of(want))
