@@ -1,6 +1,7 @@
 /* cmd_inspect.c - plumb inspect: what is in a model file. Reads the header only; no tensor is touched but for the digest. */
 #include "base/utf8.h"
 #include "cli/cli.h"
+#include "cli/inspect_groups.h"
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
 #include "model/model.h"
@@ -29,14 +30,6 @@ struct inspect_total {
     uint64_t elems, bytes;
 };
 
-static uint64_t inspect_elems(const struct weights_tensor *t)
-{
-    uint64_t n = 1;
-    for (int i = 0; i < t->n_dims; i++)
-        n *= (uint64_t)t->shape[i];
-    return n;
-}
-
 /* Totals by type; returns the total of all. */
 static struct inspect_total inspect_totals(const struct weights *w,
                                            struct inspect_total by_type[DTYPE_COUNT])
@@ -48,8 +41,8 @@ static struct inspect_total inspect_totals(const struct weights *w,
         struct inspect_total *sums[] = { &by_type[t->type], &all };
         for (size_t s = 0; s < ARRAY_LEN(sums); s++) {
             sums[s]->n_tensors++;
-            sums[s]->elems += inspect_elems(t);
-            sums[s]->bytes += t->bytes;
+            sums[s]->elems += inspect_tensor_elems(t);
+            sums[s]->bytes += inspect_tensor_bytes(t);
         }
     }
     return all;
@@ -348,6 +341,7 @@ static void print_model(const struct weights *w, const struct inspect_look *look
         if (by_type[t].n_tensors)
             print_total(dtype_info((enum dtype)t)->name, &by_type[t]);
     print_total("all", &all);
+    inspect_groups_print(w);
     print_tensors(w);
 }
 
@@ -498,6 +492,7 @@ static void json_model(struct json_writer *j, const struct weights *w,
             json_total(j, dtype_info((enum dtype)t)->name, &by_type[t]);
     json_end_object(j);
     json_total(j, "total", &all);
+    inspect_groups_json(j, w);
     json_field_array(j, "tensors");
     for (int32_t i = 0; i < weights_n_tensors(w); i++)
         json_tensor(j, weights_tensor_at(w, i));

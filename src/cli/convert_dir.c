@@ -2,6 +2,7 @@
  *
  * All files are written into DST.part-PID, which gets its name when they are whole and read back. */
 #include "cli/convert.h"
+#include "cli/convert_vocab.h"
 #include "model/model.h"
 #include "weights/safetensors_write.h"
 #include "json/json.h"
@@ -489,6 +490,8 @@ static enum err_code convert_check_dir(const struct convert *c, const char *dir,
         code = model_adapt(w, err);
     if (!code && c->x.n_values)
         code = export_check(c->w, w, err);
+    if (!code && !weights_is_dir(c->w))
+        code = convert_vocab_same(c->w, w, err);
     weights_close(w);
     return code ? err_prefix(err, code, "what was written does not read back") : ERR_OK;
 }

@@ -1,5 +1,6 @@
 /* convert_gguf.c - the plan as a GGUF file. */
 #include "cli/convert.h"
+#include "cli/convert_vocab.h"
 #include "cli/model_path.h"
 #include "model/model.h"
 #include "weights/gguf_write.h"
@@ -207,6 +208,8 @@ static enum err_code convert_check_file(const struct convert *c, const char *pat
     enum err_code code = weights_open(path, &w, err);
     if (!code && weights_is_dir(c->w))
         code = export_check(w, c->w, err);
+    if (!code && weights_is_dir(c->w))
+        code = convert_vocab_same(c->w, w, err);
     weights_close(w);
     return code ? err_prefix(err, code, "what was written does not read back") : ERR_OK;
 }

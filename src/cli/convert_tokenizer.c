@@ -1,7 +1,7 @@
 /* convert_tokenizer.c - vocabularies: a directory's texts as tokenizer.ggml.* keys, and the other way. */
 #include "base/map.h"
 #include "cli/convert.h"
-#include "cli/load_tokenizer.h"
+#include "cli/convert_vocab.h"
 #include "tokenizer/pretok_match.h"
 #include "tokenizer/tokenizer_write.h"
 #include "weights/gguf_write.h"
@@ -47,18 +47,16 @@ static enum err_code convert_check_spm(const struct tokenizer_spec *s, bool *has
 static enum err_code convert_vocab_kind(const struct convert *c, const struct tokenizer_spec *s,
                                         const char **model, struct err *err)
 {
+    static const char *const names[] = { [TOKENIZER_KIND_BPE] = "gpt2",
+                                         [TOKENIZER_KIND_BPE_SPM] = "llama",
+                                         [TOKENIZER_KIND_SPM] = "llama",
+                                         [TOKENIZER_KIND_WPM] = "bert",
+                                         [TOKENIZER_KIND_UGM] = "t5" };
     const char *arch;
-    if (s->kind == TOKENIZER_KIND_BPE) {
-        *model = "gpt2";
-        return ERR_OK;
-    }
-    if (s->kind != TOKENIZER_KIND_BPE_SPM)
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "tokenizer.json: a WordPiece or Unigram vocabulary cannot be written to GGUF "
-            "yet");
     enum err_code code = weights_str(c->w, "general.architecture", &arch, err);
-    *model = !code && strcmp(arch, "gemma4") == 0 ? "gemma4" : "llama";
+    *model = names[s->kind];
+    if (!code && s->kind == TOKENIZER_KIND_BPE_SPM && strcmp(arch, "gemma4") == 0)
+        *model = "gemma4";
     return code;
 }
 
@@ -87,7 +85,7 @@ static enum err_code convert_put_tokens(struct gguf_writer *g, const struct toke
         if (i < s->n_tokens) {
             strs[i] = (struct meta_str){ s->pieces[i].data, s->pieces[i].len };
             types[i] =
-                s->kind != TOKENIZER_KIND_BPE && i == s->unk ? TOKEN_TYPE_UNKNOWN : s->types[i];
+                s->kind == TOKENIZER_KIND_BPE_SPM && i == s->unk ? TOKEN_TYPE_UNKNOWN : s->types[i];
         } else {
             strs[i].len = (size_t)snprintf(pads[i], CONVERT_PAD, "[PAD%lld]", (long long)i);
             strs[i].data = pads[i];
@@ -148,6 +146,23 @@ static enum err_code convert_put_merges(struct gguf_writer *g, const struct toke
     return code;
 }
 
+/* The vocabulary's own, of padding 0. */
+static enum err_code convert_put_own_scores(struct gguf_writer *g, const struct tokenizer_spec *s,
+                                            int64_t n, struct err *err)
+{
+    float *scores = mem_try_array(MEM_CAT_TOKENIZER, (size_t)n, sizeof(*scores));
+    if (!scores)
+        return err_set(err, ERR_NOMEM, "no memory for %lld scores", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        scores[i] = i >= s->n_tokens  ? 0
+                    : s->exact_scores ? (float)s->exact_scores[i]
+                    : s->scores       ? s->scores[i]
+                                      : 0;
+    convert_put_array_of(g, KEY "scores", META_TYPE_F32, (uint64_t)n, scores, NULL);
+    mem_free(MEM_CAT_TOKENIZER, scores);
+    return ERR_OK;
+}
+
 /* SentencePiece joins the pair whose result has the best score: that is the merges' order. What no merge makes is never joined to. */
 static enum err_code convert_put_scores(struct gguf_writer *g, const struct tokenizer_spec *s,
                                         int64_t n, struct err *err)
@@ -179,6 +194,7 @@ static enum err_code convert_put_scores(struct gguf_writer *g, const struct toke
 
 static void convert_put_ids(struct gguf_writer *g, const struct tokenizer_spec *s)
 {
+    bool is_words = s->kind == TOKENIZER_KIND_WPM;
     int32_t eos = s->eos >= 0 ? s->eos : s->n_ends ? s->ends[0] : -1, eot = s->eot;
     for (int32_t i = 0; i < s->n_ends && eot < 0; i++)
         if (s->ends[i] != eos && s->ends[i] < s->n_tokens)
@@ -186,10 +202,16 @@ static void convert_put_ids(struct gguf_writer *g, const struct tokenizer_spec *
     const struct {
         const char *key;
         int32_t id;
-    } ids[] = { { KEY "bos_token_id", s->bos },     { KEY "eos_token_id", eos },
-                { KEY "eot_token_id", eot },        { KEY "unknown_token_id", s->unk },
-                { KEY "padding_token_id", s->pad }, { KEY "seperator_token_id", s->sep },
-                { KEY "cls_token_id", s->cls },     { KEY "mask_token_id", s->mask } };
+    } ids[] = { { KEY "bos_token_id", s->bos },
+                { KEY "eos_token_id", eos },
+                { KEY "eot_token_id", eot },
+                { KEY "unknown_token_id", s->unk },
+                { KEY "padding_token_id", s->pad },
+                { KEY "seperator_token_id",
+                  is_words && s->pipeline->tail >= 0 ? s->pipeline->tail : s->sep },
+                { KEY "cls_token_id",
+                  is_words && s->pipeline->head >= 0 ? s->pipeline->head : s->cls },
+                { KEY "mask_token_id", s->mask } };
     for (size_t i = 0; i < ARRAY_LEN(ids); i++)
         if (ids[i].id >= 0)
             gguf_write_u32(g, ids[i].key, (uint32_t)ids[i].id);
@@ -214,36 +236,80 @@ static enum err_code convert_put_pre(const struct convert *c, struct gguf_writer
     return code;
 }
 
-static enum err_code convert_put_vocab(const struct convert *c, struct gguf_writer *g,
-                                       const struct tokenizer_spec *s, int64_t n, struct err *err)
+/* Byte-level BPE, and BPE over characters of a tokenizer.json. */
+static enum err_code convert_put_bpe(const struct convert *c, struct gguf_writer *g,
+                                     const struct tokenizer_spec *s, const char *model, int64_t n,
+                                     struct err *err)
 {
-    const char *model = "";
-    const struct meta_value *chat = weights_meta(c->w, "tokenizer.chat_template");
     bool has_prefix = false;
-    enum err_code code = convert_vocab_kind(c, s, &model, err);
-    if (code)
-        return code;
-    gguf_write_str(g, KEY "model", model, strlen(model));
-    if (s->kind == TOKENIZER_KIND_BPE)
-        code = convert_put_pre(c, g, s, err);
-    else
-        code = convert_check_spm(s, &has_prefix, err);
+    enum err_code code = s->kind == TOKENIZER_KIND_BPE ? convert_put_pre(c, g, s, err)
+                                                       : convert_check_spm(s, &has_prefix, err);
     if (!code)
         code = convert_put_tokens(g, s, n, err);
     if (!code && strcmp(model, "llama") == 0)
         code = convert_put_scores(g, s, n, err);
     else if (!code)
         code = convert_put_merges(g, s, err);
+    if (!code && s->kind != TOKENIZER_KIND_BPE)
+        gguf_write_bool(g, KEY "add_space_prefix", has_prefix);
+    return code;
+}
+
+/* WordPiece, Unigram, and SentencePiece's own file. */
+static enum err_code convert_put_pieces(struct gguf_writer *g, const struct tokenizer_spec *s,
+                                        int64_t n, struct err *err)
+{
+    struct convert_vocab v;
+    enum err_code code = convert_vocab_check(s, &v, err);
+    if (!code)
+        code = convert_put_tokens(g, s, n, err);
+    if (code)
+        return code;
+    if (s->kind == TOKENIZER_KIND_WPM) {
+        gguf_write_bool(g, KEY "normalizer.lowercase", v.lowercase);
+        gguf_write_bool(g, KEY "normalizer.strip_accents", v.strip_accents);
+        return ERR_OK;
+    }
+    gguf_write_bool(g, KEY "add_space_prefix", v.has_prefix);
+    gguf_write_bool(g, KEY "remove_extra_whitespaces", v.squeezes);
+    if (s->charsmap_bytes)
+        convert_put_array_of(g, KEY "precompiled_charsmap", META_TYPE_U8, s->charsmap_bytes,
+                             s->charsmap, NULL);
+    return convert_put_own_scores(g, s, n, err);
+}
+
+static enum err_code convert_put_vocab(const struct convert *c, struct gguf_writer *g,
+                                       const struct tokenizer_spec *s, int64_t n, struct err *err)
+{
+    const char *model = "";
+    const struct meta_value *chat = weights_meta(c->w, "tokenizer.chat_template");
+    const struct weights_tensor *types = weights_find(c->w, "token_types.weight");
+    bool is_bpe = s->kind == TOKENIZER_KIND_BPE || s->kind == TOKENIZER_KIND_BPE_SPM;
+    enum err_code code = convert_vocab_kind(c, s, &model, err);
+    if (code)
+        return code;
+    gguf_write_str(g, KEY "model", model, strlen(model));
+    code = is_bpe ? convert_put_bpe(c, g, s, model, n, err) : convert_put_pieces(g, s, n, err);
     if (code)
         return code;
     convert_put_ids(g, s);
     gguf_write_bool(g, KEY "add_bos_token", s->add_bos);
     gguf_write_bool(g, KEY "add_eos_token", s->add_eos);
-    if (s->kind != TOKENIZER_KIND_BPE)
-        gguf_write_bool(g, KEY "add_space_prefix", has_prefix);
+    if (types) /* an encoder's, which readers take the shape from */
+        gguf_write_u32(g, KEY "token_type_count", (uint32_t)types->shape[1]);
     if (chat && chat->type == META_TYPE_STRING)
         gguf_write_meta(g, "tokenizer.chat_template", chat);
     return ERR_OK;
+}
+
+static enum err_code convert_fit_vocab(const struct convert *c, struct gguf_writer *g,
+                                       const struct tokenizer_spec *s, int64_t n_rows,
+                                       struct err *err)
+{
+    if (s->n_tokens > n_rows)
+        return err_set(err, ERR_INVALID, "the vocabulary has %d tokens, the embedding %lld rows",
+                       s->n_tokens, (long long)n_rows);
+    return convert_put_vocab(c, g, s, n_rows, err);
 }
 
 enum err_code convert_write_vocab(const struct convert *c, struct gguf_writer *g, int64_t n_rows,
@@ -251,16 +317,22 @@ enum err_code convert_write_vocab(const struct convert *c, struct gguf_writer *g
 {
     int32_t ends[LOAD_ENDS_MAX];
     struct tokenizer_json_source src;
+    struct tokenizer_model_source pieces;
+    struct tokenizer_model_file *m = NULL;
     struct tokenizer_file *f = NULL;
-    enum err_code code = load_vocab_texts(c->w, ends, &src, err);
+    enum err_code code;
+    if (load_vocab_model(c->w, ends, &pieces)) {
+        code = tokenizer_model_open(&pieces, &m, err);
+        if (!code)
+            code = convert_fit_vocab(c, g, tokenizer_model_spec(m), n_rows, err);
+        tokenizer_model_close(m);
+        return code;
+    }
+    code = load_vocab_texts(c->w, ends, &src, err);
     if (!code)
         code = tokenizer_file_open(&src, &f, err);
-    const struct tokenizer_spec *s = code ? NULL : tokenizer_file_spec(f);
-    if (!code && s->n_tokens > n_rows)
-        code = err_set(err, ERR_INVALID, "tokenizer.json: %d tokens, the embedding has %lld rows",
-                       s->n_tokens, (long long)n_rows);
     if (!code)
-        code = convert_put_vocab(c, g, s, n_rows, err);
+        code = convert_fit_vocab(c, g, tokenizer_file_spec(f), n_rows, err);
     tokenizer_file_close(f);
     return code;
 }
@@ -300,6 +372,11 @@ static enum err_code convert_put_tokenizer_config(const struct convert *c,
     convert_named(&j, "eos_token", s, s->eos);
     convert_named(&j, "unk_token", s, s->unk);
     convert_named(&j, "pad_token", s, s->pad);
+    if (s->kind == TOKENIZER_KIND_WPM || s->kind == TOKENIZER_KIND_UGM) {
+        convert_named(&j, "cls_token", s, s->cls);
+        convert_named(&j, "sep_token", s, s->sep);
+        convert_named(&j, "mask_token", s, s->mask);
+    }
     json_field_bool(&j, "clean_up_tokenization_spaces", false);
     if (!weights_int(c->w, key, 1, INT64_MAX, &n_ctx, NULL))
         json_field_int(&j, "model_max_length", n_ctx);

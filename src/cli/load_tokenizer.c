@@ -1,7 +1,6 @@
 /* load_tokenizer.c - GGUF's tokenizer.ggml.* keys (the GGUF document, "Tokenizer") to struct tokenizer_spec. */
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
-#include "tokenizer/tokenizer_model.h"
 
 #include <limits.h>
 #include <string.h>
@@ -239,9 +238,8 @@ enum err_code load_vocab_texts(const struct weights *w, int32_t ends[LOAD_ENDS_M
     struct meta_str config = weights_text(w, "tokenizer_config.json");
     if (!text.data)
         return err_set(err, ERR_NOT_FOUND,
-                       "%s: no tokenizer.json beside it (a vocab.json alone is not read, a "
-                       "tokenizer.model only to "
-                       "run the model; save the tokenizer with transformers' fast class)",
+                       "%s: neither tokenizer.json nor tokenizer.model beside it (a vocab.json "
+                       "alone is not read; save the tokenizer with transformers' fast class)",
                        weights_file_path(w, 0));
     *out = (struct tokenizer_json_source){ .tokenizer = { text.data, text.len },
                                            .config = { config.data, config.len },
@@ -250,20 +248,27 @@ enum err_code load_vocab_texts(const struct weights *w, int32_t ends[LOAD_ENDS_M
     return ERR_OK;
 }
 
+bool load_vocab_model(const struct weights *w, int32_t ends[LOAD_ENDS_MAX],
+                      struct tokenizer_model_source *out)
+{
+    struct meta_str model = weights_text(w, "tokenizer.model");
+    struct meta_str config = weights_text(w, "tokenizer_config.json");
+    struct meta_str added = weights_text(w, "added_tokens.json");
+    *out = (struct tokenizer_model_source){ .model = { model.data, model.len },
+                                            .config = { config.data, config.len },
+                                            .added = { added.data, added.len },
+                                            .ends = ends,
+                                            .n_ends = load_ends(w, ends) };
+    return model.data && !weights_text(w, "tokenizer.json").data;
+}
+
 static enum err_code load_tokenizer_dir(const struct weights *w, struct tokenizer **out,
                                         struct err *err)
 {
     int32_t ends[LOAD_ENDS_MAX];
     struct tokenizer_json_source src;
-    struct meta_str model = weights_text(w, "tokenizer.model");
-    struct meta_str config = weights_text(w, "tokenizer_config.json");
-    struct meta_str added = weights_text(w, "added_tokens.json");
-    const struct tokenizer_model_source pieces = { .model = { model.data, model.len },
-                                                   .config = { config.data, config.len },
-                                                   .added = { added.data, added.len },
-                                                   .ends = ends,
-                                                   .n_ends = load_ends(w, ends) };
-    if (model.data && !weights_text(w, "tokenizer.json").data)
+    struct tokenizer_model_source pieces;
+    if (load_vocab_model(w, ends, &pieces))
         return tokenizer_new_model(&pieces, out, err);
     enum err_code code = load_vocab_texts(w, ends, &src, err);
     return code ? code : tokenizer_new_json(&src, out, err);

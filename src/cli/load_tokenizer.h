@@ -3,6 +3,7 @@
 #define PLUMB_CLI_LOAD_TOKENIZER_H
 
 #include "tokenizer/tokenizer_json.h"
+#include "tokenizer/tokenizer_model.h"
 #include "weights/weights.h"
 
 /* Build the tokenizer that w's tokenizer.ggml.* keys describe. w may hold no tensor at all. The tokenizer keeps nothing of w.
@@ -27,6 +28,10 @@ void load_vocab_close(struct load_vocab *v); /* fine on a zeroed one, and after 
 #define LOAD_ENDS_MAX 32
 enum err_code load_vocab_texts(const struct weights *w, int32_t ends[LOAD_ENDS_MAX],
                                struct tokenizer_json_source *out, struct err *err) MUST_CHECK;
+
+/* The same of a directory that has tokenizer.model and no tokenizer.json; false: it is none. */
+bool load_vocab_model(const struct weights *w, int32_t ends[LOAD_ENDS_MAX],
+                      struct tokenizer_model_source *out);
 
 /* Open the model that --model names and build its tokenizer. */
 enum err_code load_tokenizer_of(const char *model, struct tokenizer **out,

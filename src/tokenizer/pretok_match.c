@@ -3,6 +3,8 @@
 
 #define MATCH_TEXTS     3000
 #define MATCH_ATOMS_MAX 24
+#define MATCH_TIE       1e-5 /* f32 loses so much at each of its sums of some hundreds */
+#define MATCH_SHOWN     60   /* bytes of a text in a message */
 
 /* What patterns treat differently. */
 static const char *const match_atoms[] = {
@@ -192,4 +194,77 @@ enum err_code pretok_match(const struct tokenizer_spec *spec, char out[PRETOK_NA
     }
     pretok_free(ours);
     return code || is_same ? code : match_unknown(spec, err);
+}
+
+/* --- whole tokenizers --- */
+
+/* The text as the message shows it: what has no face as its bytes. */
+static void match_show(const struct buf *text, struct buf *out)
+{
+    for (size_t i = 0; i < text->len && i < MATCH_SHOWN; i++) {
+        unsigned char c = (unsigned char)text->data[i];
+        if (c >= ' ' && c < 127)
+            buf_add_char(out, (char)c);
+        else
+            buf_printf(out, "\\x%02X", c);
+    }
+}
+
+/* Whether two ways through a unigram vocabulary are equally good, so that rounding decides: f32 sums (SentencePiece), or f64 ones. */
+static bool match_is_tie(const struct tokenizer *a, const struct token_list ids[2])
+{
+    if (!a->ugm)
+        return false;
+    double x = ugm_score(a, ids[0].ids, ids[0].n), y = ugm_score(a, ids[1].ids, ids[1].n);
+    double d = x - y;
+    return (d < 0 ? -d : d) <= MATCH_TIE * (double)(ids[0].n + 1);
+}
+
+static enum err_code match_ids(const struct tokenizer *a, const struct tokenizer *b,
+                               const struct buf *text, struct token_list ids[2], struct err *err)
+{
+    static const unsigned flags = TOKENIZER_FLAG_SPECIAL | TOKENIZER_FLAG_BOS | TOKENIZER_FLAG_EOS;
+    struct buf shown;
+    ids[0].n = ids[1].n = 0;
+    enum err_code code = tokenizer_encode(a, text->data, text->len, NULL, flags, &ids[0], err);
+    if (!code)
+        code = tokenizer_encode(b, text->data, text->len, NULL, flags, &ids[1], err);
+    if (code ||
+        (ids[0].n == ids[1].n &&
+         (ids[0].n == 0 ||
+          memcmp(ids[0].ids, ids[1].ids, (size_t)ids[0].n * sizeof(*ids[0].ids)) == 0)) ||
+        match_is_tie(a, ids))
+        return code;
+    int32_t at = 0;
+    while (at < ids[0].n && at < ids[1].n && ids[0].ids[at] == ids[1].ids[at])
+        at++;
+    buf_init(&shown, MEM_CAT_TOKENIZER, (size_t)1 << 12);
+    match_show(text, &shown);
+    code = err_set(err, ERR_UNSUPPORTED,
+                   "token %d of the text '%s' is %d, and would be %d (-1: it has none)", at,
+                   shown.len ? shown.data : "", at < ids[0].n ? ids[0].ids[at] : -1,
+                   at < ids[1].n ? ids[1].ids[at] : -1);
+    buf_release(&shown);
+    return code;
+}
+
+enum err_code pretok_match_ids(const struct tokenizer *a, const struct tokenizer *b,
+                               struct err *err)
+{
+    struct token_list ids[2];
+    struct buf text;
+    enum err_code code = ERR_OK;
+    buf_init(&text, MEM_CAT_TOKENIZER, (size_t)1 << 16);
+    for (int i = 0; i < 2; i++)
+        token_list_init(&ids[i], INT32_MAX);
+    for (int i = 0; i < MATCH_TEXTS && !code; i++) {
+        match_text(i, &text);
+        code = buf_check(&text, "a text of the probe", err);
+        if (!code)
+            code = match_ids(a, b, &text, ids, err);
+    }
+    for (int i = 0; i < 2; i++)
+        token_list_release(&ids[i]);
+    buf_release(&text);
+    return code;
 }

@@ -13,4 +13,9 @@
 enum err_code pretok_match(const struct tokenizer_spec *spec, char out[PRETOK_NAME_MAX],
                            struct err *err) MUST_CHECK;
 
+/* Whether both give every text of a probe the same ids, with their special tokens around it.
+ * Errors: ERR_UNSUPPORTED - not; shows the text. */
+enum err_code pretok_match_ids(const struct tokenizer *a, const struct tokenizer *b,
+                               struct err *err) MUST_CHECK;
+
 #endif

@@ -177,6 +177,8 @@ enum err_code ugm_init(struct tokenizer *t, const struct tokenizer_spec *spec,
 void ugm_free(struct ugm *u);
 enum err_code ugm_encode(struct encoder *e, const char *text, size_t len) MUST_CHECK;
 /* One piece, already normalised. */
+/* The sum that the search makes greatest, for ids of a text without special tokens. */
+double ugm_score(const struct tokenizer *t, const int32_t *ids, int32_t n);
 enum err_code ugm_encode_piece(struct encoder *e, const char *text, size_t len) MUST_CHECK;
 /* Replacement of the prefix of text by the published map, else the code point itself; the bytes that it stands for. */
 size_t ugm_next(const struct ugm *u, const char *text, size_t len, const char **out,

@@ -405,24 +405,54 @@ static enum err_code model_run(struct model_reading *r, const struct tokenizer_m
     return code;
 }
 
+struct tokenizer_model_file {
+    struct model_reading r;
+};
+
+enum err_code tokenizer_model_open(const struct tokenizer_model_source *src,
+                                   struct tokenizer_model_file **out, struct err *err)
+{
+    struct tokenizer_model_file *f = mem_alloc(MEM_CAT_TOKENIZER, sizeof(*f));
+    struct model_reading *r = &f->r;
+    arena_init(&r->arena, MEM_CAT_TOKENIZER, (size_t)1 << 31);
+    map_init(&r->ids, MEM_CAT_TOKENIZER);
+    enum err_code code = model_run(r, src, err);
+    if (code) {
+        tokenizer_model_close(f);
+        return code;
+    }
+    r->spec.pieces = r->pieces;
+    r->spec.scores = r->scores;
+    r->spec.types = r->types;
+    r->spec.ends = src->ends;
+    r->spec.n_ends = src->n_ends < MODEL_ENDS ? src->n_ends : MODEL_ENDS;
+    *out = f;
+    return ERR_OK;
+}
+
+const struct tokenizer_spec *tokenizer_model_spec(const struct tokenizer_model_file *f)
+{
+    return &f->r.spec;
+}
+
+void tokenizer_model_close(struct tokenizer_model_file *f)
+{
+    if (!f)
+        return;
+    map_release(&f->r.ids);
+    arena_release(&f->r.arena);
+    json_doc_release(&f->r.config);
+    json_doc_release(&f->r.added);
+    mem_free(MEM_CAT_TOKENIZER, f);
+}
+
 enum err_code tokenizer_new_model(const struct tokenizer_model_source *src, struct tokenizer **out,
                                   struct err *err)
 {
-    struct model_reading r = { .n_pieces = 0 };
-    arena_init(&r.arena, MEM_CAT_TOKENIZER, (size_t)1 << 31);
-    map_init(&r.ids, MEM_CAT_TOKENIZER);
-    enum err_code code = model_run(&r, src, err);
-    if (!code) {
-        r.spec.pieces = r.pieces;
-        r.spec.scores = r.scores;
-        r.spec.types = r.types;
-        r.spec.ends = src->ends;
-        r.spec.n_ends = src->n_ends < MODEL_ENDS ? src->n_ends : MODEL_ENDS;
-        code = tokenizer_new(&r.spec, out, err);
-    }
-    map_release(&r.ids);
-    arena_release(&r.arena);
-    json_doc_release(&r.config);
-    json_doc_release(&r.added);
+    struct tokenizer_model_file *f = NULL;
+    enum err_code code = tokenizer_model_open(src, &f, err);
+    if (!code)
+        code = tokenizer_new(&f->r.spec, out, err);
+    tokenizer_model_close(f);
     return code;
 }

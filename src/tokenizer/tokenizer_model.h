@@ -22,4 +22,12 @@ struct tokenizer_model_source {
 enum err_code tokenizer_new_model(const struct tokenizer_model_source *src, struct tokenizer **out,
                                   struct err *err) MUST_CHECK;
 
+/* What the texts say, not made into a tokenizer: for writing it to a file of another kind. Errors: as above. */
+struct tokenizer_model_file;
+enum err_code tokenizer_model_open(const struct tokenizer_model_source *src,
+                                   struct tokenizer_model_file **out, struct err *err) MUST_CHECK;
+/* Without a pipeline. Lives as long as f and the source's texts. */
+const struct tokenizer_spec *tokenizer_model_spec(const struct tokenizer_model_file *f);
+void tokenizer_model_close(struct tokenizer_model_file *f); /* f may be NULL */
+
 #endif

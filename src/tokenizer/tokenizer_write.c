@@ -1,6 +1,6 @@
 #include "tokenizer/tokenizer_write.h"
 #include "tokenizer/pretok_int.h"
-#include "json/json.h"
+#include "tokenizer/tokenizer_write_int.h"
 
 #include <stdlib.h>
 
@@ -16,13 +16,19 @@ static enum token_type write_type(const struct tokenizer_spec *s, int32_t id)
     return s->types ? (enum token_type)s->types[id] : TOKEN_TYPE_NORMAL;
 }
 
-static void write_typed(struct json_writer *j, const char *key, const char *type)
+void tokenizer_write_typed(struct json_writer *j, const char *key, const char *type)
 {
     json_field_object(j, key);
     json_field_str(j, "type", type);
 }
 
 /* --- added tokens and vocabulary --- */
+
+static bool write_is_special(const struct tokenizer_spec *s, int32_t id)
+{
+    enum token_type type = write_type(s, id);
+    return type == TOKEN_TYPE_CONTROL || type == TOKEN_TYPE_UNKNOWN;
+}
 
 /* Spelled with U+2581, a token is met in the text that has it in the place of spaces. */
 static bool write_has_mark(const struct tokenizer_spec *s, const struct tokenizer_str *p)
@@ -35,7 +41,7 @@ static void write_added(struct json_writer *j, const struct tokenizer_spec *s)
     json_field_array(j, "added_tokens");
     for (int32_t id = 0; id < s->n_tokens; id++) {
         enum token_type type = write_type(s, id);
-        bool is_special = type == TOKEN_TYPE_CONTROL || type == TOKEN_TYPE_UNKNOWN;
+        bool is_special = write_is_special(s, id);
         if (!is_special && type != TOKEN_TYPE_USER)
             continue;
         json_begin_object(j);
@@ -148,7 +154,7 @@ static enum err_code write_model(struct json_writer *j, const struct tokenizer_s
     const struct pretok_info *info = pretok_info(s->pre);
     bool is_bytes = s->kind == TOKENIZER_KIND_BPE;
     struct tokenizer_str unk = tokenizer_write_piece(s, is_bytes ? -1 : s->unk);
-    write_typed(j, "model", "BPE");
+    tokenizer_write_typed(j, "model", "BPE");
     json_field_null(j, "dropout");
     if (unk.data)
         json_field_strn(j, "unk_token", unk.data, unk.len);
@@ -187,7 +193,7 @@ static enum err_code write_patterns(struct json_writer *j, const struct tokenize
     const struct pretok_entry *e = pretok_entry_of(s->pre);
     if (!e)
         e = pretok_entry_of("default");
-    write_typed(j, "pre_tokenizer", "Sequence");
+    tokenizer_write_typed(j, "pre_tokenizer", "Sequence");
     json_field_array(j, "pretokenizers");
     for (int i = 0; e->stages[i].pattern; i++) {
         if (e->stages[i].cut)
@@ -213,12 +219,12 @@ static enum err_code write_patterns(struct json_writer *j, const struct tokenize
     return ERR_OK;
 }
 
-static void write_replace(struct json_writer *j, const char *from, const char *to)
+void tokenizer_write_replace(struct json_writer *j, const char *from, bool is_regex, const char *to)
 {
     json_begin_object(j);
     json_field_str(j, "type", "Replace");
     json_field_object(j, "pattern");
-    json_field_str(j, "String", from);
+    json_field_str(j, is_regex ? "Regex" : "String", from);
     json_end_object(j);
     json_field_str(j, "content", to);
     json_end_object(j);
@@ -227,7 +233,7 @@ static void write_replace(struct json_writer *j, const char *from, const char *t
 /* SentencePiece: spaces are U+2581, one goes in front where the model wants it. */
 static void write_spm_normalizer(struct json_writer *j, const struct tokenizer_spec *s)
 {
-    write_typed(j, "normalizer", "Sequence");
+    tokenizer_write_typed(j, "normalizer", "Sequence");
     json_field_array(j, "normalizers");
     if (s->add_space_prefix) {
         json_begin_object(j);
@@ -235,7 +241,7 @@ static void write_spm_normalizer(struct json_writer *j, const struct tokenizer_s
         json_field_str(j, "prepend", SPACE_MARK);
         json_end_object(j);
     }
-    write_replace(j, " ", SPACE_MARK);
+    tokenizer_write_replace(j, " ", false, SPACE_MARK);
     json_end_array(j);
     json_end_object(j);
 }
@@ -243,9 +249,9 @@ static void write_spm_normalizer(struct json_writer *j, const struct tokenizer_s
 static void write_spm_decoder(struct json_writer *j, const struct tokenizer_spec *s)
 {
     static const char *const plain[] = { "ByteFallback", "Fuse" };
-    write_typed(j, "decoder", "Sequence");
+    tokenizer_write_typed(j, "decoder", "Sequence");
     json_field_array(j, "decoders");
-    write_replace(j, SPACE_MARK, " ");
+    tokenizer_write_replace(j, SPACE_MARK, false, " ");
     for (size_t i = 0; i < ARRAY_LEN(plain); i++) {
         json_begin_object(j);
         json_field_str(j, "type", plain[i]);
@@ -263,24 +269,24 @@ static void write_spm_decoder(struct json_writer *j, const struct tokenizer_spec
     json_end_object(j);
 }
 
-static void write_template_token(struct json_writer *j, const struct tokenizer_str *p)
+static void write_template_token(struct json_writer *j, const struct tokenizer_str *p, int type_id)
 {
     json_begin_object(j);
     json_field_object(j, "SpecialToken");
     json_field_strn(j, "id", p->data, p->len);
-    json_field_int(j, "type_id", 0);
+    json_field_int(j, "type_id", type_id);
     json_end_object(j);
     json_end_object(j);
 }
 
-/* "single": bos, A, eos; "pair": twice that. */
-static void write_template(struct json_writer *j, const char *key, int n,
+/* "single": bos, A, eos; "pair": twice that, of an encoder with one bos. */
+static void write_template(struct json_writer *j, const char *key, int n, bool is_encoder,
                            const struct tokenizer_str *bos, const struct tokenizer_str *eos)
 {
     json_field_array(j, key);
     for (int i = 0; i < n; i++) {
-        if (bos->data)
-            write_template_token(j, bos);
+        if (bos->data && !(i && is_encoder))
+            write_template_token(j, bos, 0);
         json_begin_object(j);
         json_field_object(j, "Sequence");
         json_field_str(j, "id", i ? "B" : "A");
@@ -288,14 +294,17 @@ static void write_template(struct json_writer *j, const char *key, int n,
         json_end_object(j);
         json_end_object(j);
         if (eos->data)
-            write_template_token(j, eos);
+            write_template_token(j, eos, is_encoder ? i : 0);
     }
     json_end_array(j);
 }
 
 static void write_post_processor(struct json_writer *j, const struct tokenizer_spec *s)
 {
-    int32_t ids[2] = { s->add_bos ? s->bos : -1, s->add_eos ? s->eos : -1 };
+    bool is_encoder = s->kind == TOKENIZER_KIND_WPM;
+    int32_t bos = is_encoder && s->cls >= 0 ? s->cls : s->bos;
+    int32_t eos = is_encoder && s->sep >= 0 ? s->sep : s->eos;
+    int32_t ids[2] = { s->add_bos ? bos : -1, s->add_eos ? eos : -1 };
     struct tokenizer_str ends[2];
     for (int i = 0; i < 2; i++)
         ends[i] = tokenizer_write_piece(s, ids[i]);
@@ -303,9 +312,9 @@ static void write_post_processor(struct json_writer *j, const struct tokenizer_s
         json_field_null(j, "post_processor");
         return;
     }
-    write_typed(j, "post_processor", "TemplateProcessing");
-    write_template(j, "single", 1, &ends[0], &ends[1]);
-    write_template(j, "pair", 2, &ends[0], &ends[1]);
+    tokenizer_write_typed(j, "post_processor", "TemplateProcessing");
+    write_template(j, "single", 1, is_encoder, &ends[0], &ends[1]);
+    write_template(j, "pair", 2, is_encoder, &ends[0], &ends[1]);
     json_field_object(j, "special_tokens");
     for (int i = 0; i < 2; i++) {
         if (!ends[i].data || (i && ids[0] == ids[1]))
@@ -330,31 +339,36 @@ static enum err_code write_all(struct json_writer *j, const struct tokenizer_spe
                                const struct map *ids, struct err *err)
 {
     bool is_bytes = s->kind == TOKENIZER_KIND_BPE;
+    bool is_words = s->kind == TOKENIZER_KIND_WPM || s->kind == TOKENIZER_KIND_UGM;
     enum err_code code = ERR_OK;
     json_begin_object(j);
     json_field_str(j, "version", "1.0");
     json_field_null(j, "truncation");
     json_field_null(j, "padding");
     write_added(j, s);
-    if (is_bytes)
+    if (is_words) {
+        tokenizer_write_words_normalizer(j, s);
+        tokenizer_write_words_pre_tokenizer(j, s);
+    } else if (is_bytes) {
         json_field_null(j, "normalizer");
-    else
-        write_spm_normalizer(j, s);
-    if (is_bytes)
         code = write_patterns(j, s, err);
-    else
+    } else {
+        write_spm_normalizer(j, s);
         json_field_null(j, "pre_tokenizer");
+    }
     if (code)
         return code;
     write_post_processor(j, s);
-    if (is_bytes) {
+    if (is_words) {
+        tokenizer_write_words_decoder(j, s);
+    } else if (is_bytes) {
         json_field_object(j, "decoder");
         write_byte_level(j);
         json_end_object(j);
     } else {
         write_spm_decoder(j, s);
     }
-    code = write_model(j, s, ids, err);
+    code = is_words ? tokenizer_write_words_model(j, s, err) : write_model(j, s, ids, err);
     json_end_object(j);
     buf_add_char(j->out, '\n');
     return code;
@@ -363,17 +377,8 @@ static enum err_code write_all(struct json_writer *j, const struct tokenizer_spe
 enum err_code tokenizer_write_json(const struct tokenizer_spec *spec, struct buf *out,
                                    struct err *err)
 {
-    static const char *const names[] = {
-        [TOKENIZER_KIND_WPM] = "bert", [TOKENIZER_KIND_UGM] = "t5"
-    };
     struct json_writer j;
     struct map ids;
-    if (spec->kind == TOKENIZER_KIND_WPM || spec->kind == TOKENIZER_KIND_UGM)
-        return err_set(
-            err, ERR_UNSUPPORTED,
-            "tokenizer.ggml.model: a '%s' vocabulary cannot be written to tokenizer.json "
-            "yet",
-            names[spec->kind]);
     map_init(&ids, MEM_CAT_TOKENIZER);
     map_reserve(&ids, (size_t)spec->n_tokens);
     for (int32_t id = 0; id < spec->n_tokens; id++)

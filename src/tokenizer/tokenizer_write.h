@@ -4,9 +4,9 @@
 
 #include "tokenizer/tokenizer.h"
 
-/* Append the text to out. Byte-level BPE with its published patterns, and SentencePiece BPE, whose merges are made from the scores.
- * Need: spec is one that tokenizer_new takes, without a pipeline.
- * Errors: ERR_UNSUPPORTED - WordPiece, Unigram, and patterns that the library's language cannot say; ERR_INVALID; ERR_FULL - out's
+/* Append the text to out. Byte-level BPE with its published patterns, SentencePiece BPE, whose merges are made from the scores,
+ * WordPiece and Unigram. Need: spec is one that tokenizer_new takes, without a pipeline.
+ * Errors: ERR_UNSUPPORTED - patterns that the library's language cannot say, two tokens of one spelling; ERR_INVALID; ERR_FULL - out's
  * cap; ERR_NOMEM. */
 enum err_code tokenizer_write_json(const struct tokenizer_spec *spec, struct buf *out,
                                    struct err *err) MUST_CHECK;

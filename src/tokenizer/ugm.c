@@ -242,3 +242,11 @@ enum err_code ugm_encode(struct encoder *e, const char *text, size_t len)
     enum err_code code = buf_check(&e->work, "normalised text", e->err);
     return code ? code : ugm_encode_piece(e, e->work.data, e->work.len);
 }
+
+double ugm_score(const struct tokenizer *t, const int32_t *ids, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += t->ugm->usable[ids[i]] ? t->ugm->scores[ids[i]] : t->ugm->unk_score;
+    return sum;
+}

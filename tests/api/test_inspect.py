@@ -175,3 +175,30 @@ def test_split_files_of_the_real_model_are_one_model(tmp_path):
     assert b"part 2 of 3" in inspect(parts[1]).stderr
     parts[2].unlink()
     assert b"m-00003-of-00003.gguf: No such file" in inspect(parts[0]).stderr
+
+
+# --- types by the parts of a model ---
+
+def test_groups_say_which_types_the_parts_have(tmp_path):
+    def groups(model):
+        found = json.loads(inspect(model, "--json").stdout)
+        out = found["groups"]
+        for key in ("tensors", "elements", "bytes"):
+            assert sum(t[key] for g in out.values() for t in g.values()) == found["total"][key]
+        assert all(abs(t["bits"] - 8 * t["bytes"] / t["elements"]) < 1e-9 for g in out.values() for t in g.values())
+        return {g: {t: v["tensors"] for t, v in types.items()} for g, types in out.items()}
+
+    families = ROOT / "tests/golden/families"
+    moe = groups(families / "qwen35moe.gguf")
+    assert moe["experts"] == {"F16": 12} and moe["routers"] == {"F32": 8} and moe["head"] == {"F16": 1}
+    assert set(moe) == {"embeddings", "attention", "state layers", "mlp", "experts", "routers", "norms", "head"}
+    # names of GGUF, of transformers and of mlx-lm: the same parts, but that experts stand alone or in stacks
+    subprocess.run([PLUMB, "convert", families / "qwen35moe.gguf", tmp_path / "mlx", "--type", "mlx4", "--group-size", "32", "--quiet"], check=True)
+    for model in (families / "hf/qwen35moe", tmp_path / "mlx"):
+        assert set(groups(model)) == set(moe), model
+    codes = json.loads(inspect(tmp_path / "mlx", "--json").stdout)["groups"]["attention"]["MLX4"]
+    assert codes["bits"] == 5.0  # four, and 16 bits of scale and of bias for 32 numbers
+    shown = inspect(tmp_path / "mlx").stdout.decode()
+    assert "groups\n" in shown and "  attention     MLX4 " in shown and " 5.000\n" in shown
+    for name in ("bert", "nomic-bert", "gemma4-moe", "gpt-oss-mxfp4", "mixtral", "embeddinggemma-dense"):
+        assert "other" not in groups(families / f"{name}.gguf") and "other" not in groups(families / "hf" / name), name
