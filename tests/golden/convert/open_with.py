@@ -5,7 +5,7 @@ directory of another kind, and what the other program computes with it is compar
     python tests/golden/convert/open_with.py transformers [NAME...]   # in an environment with torch and transformers 5
     python tests/golden/convert/open_with.py mlx --logits PROGRAM [NAME...]  # ... with mlx-lm, and mlx-cpu where there is no Apple GPU;
                                                       # PROGRAM is tests/golden/oracle/logits_plumb.c
-    python tests/golden/convert/open_with.py llama.cpp --bin DIR [NAME...]  # DIR has llama-perplexity
+    python tests/golden/convert/open_with.py llama.cpp --bin DIR [NAME...]  # DIR has llama-perplexity; --from OUT: of make_wide.py's
 
 transformers: GGUF -> directory in F32. Logits of the golden's rows and the 24 greedy ids after its prompt against the golden, which
 transformers computed with the model that the file was made of. Encoders: the embedding.
@@ -150,9 +150,9 @@ def plumb_logits(program, model, ids):
 # --- llama.cpp ---
 
 def llama_perplexity(bin_dir, model, text, tmp):
-    """Its perplexity, or why there is none. It loses its last lines now and then: three tries."""
+    """Its perplexity, or why there is none. It loses its last lines now and then: six tries."""
     log, found = tmp / "log.txt", None
-    for _ in range(3):
+    for _ in range(6):
         with log.open("w") as f:
             subprocess.run([str(bin_dir / "llama-perplexity"), "-m", str(model), "-f", str(text), "-c", "128", "--chunks", "8", "-t", "2"],
                            stdout=f, stderr=subprocess.STDOUT)
@@ -162,7 +162,20 @@ def llama_perplexity(bin_dir, model, text, tmp):
         lines = [x for x in log.read_text().splitlines() if re.search(r"error loading|ASSERT", x)]
         if lines:
             return re.sub(r".*(GGML_ASSERT|error loading model: )", r"\1", lines[0])[:120]
-    return "no result in three runs"
+    return "no result in six runs"
+
+
+def open_checkpoint(folder, tmp, bin_dir):
+    """A checkpoint of make_wide.py's: by way of GGUF and of a directory of that."""
+    first = convert(folder, tmp / "first.gguf", "--type", "f16")
+    back = convert(convert(first, tmp / "folder", "--type", "f16"), tmp / "back.gguf", "--type", "f16")
+    text = tmp / "text.txt"
+    text.write_text(TEXT.read_text()[:6000])
+    theirs = [llama_perplexity(bin_dir, m, text, tmp) for m in (first, back)]
+    if isinstance(theirs[0], str):
+        return f"llama.cpp: {theirs[0]}", False
+    ours = perplexity(back, text)
+    return f"llama.cpp {theirs[0]:.3f}, by way of a directory {theirs[1]:.3f}; plumb {ours:.3f}", theirs[0] == theirs[1] and abs(theirs[0] / ours - 1) < 0.01
 
 
 def open_llama_cpp(name, tmp, bin_dir):
@@ -184,9 +197,10 @@ def main():
     parser.add_argument("program", choices=["transformers", "mlx", "llama.cpp"])
     parser.add_argument("--bin", type=pathlib.Path)
     parser.add_argument("--logits", type=pathlib.Path)
+    parser.add_argument("--from", dest="checkpoints", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
-    names = args.names or sorted(p.stem for p in FAMILIES.glob("*.gguf"))
+    names = args.names or sorted(p.name if args.checkpoints else p.stem for p in (args.checkpoints or FAMILIES).glob("*" if args.checkpoints else "*.gguf"))
     failed = []
     for name in names:
         if args.program == "transformers" and name in NO_TRANSFORMERS or args.program != "transformers" and name in EMBED:
@@ -194,8 +208,11 @@ def main():
         with tempfile.TemporaryDirectory() as d:
             tmp = pathlib.Path(d)
             try:
-                said, ok = {"transformers": lambda: open_transformers(name, tmp), "mlx": lambda: open_mlx(name, tmp, args.logits),
-                            "llama.cpp": lambda: open_llama_cpp(name, tmp, args.bin)}[args.program]()
+                if args.checkpoints:
+                    said, ok = open_checkpoint(args.checkpoints / name, tmp, args.bin)
+                else:
+                    said, ok = {"transformers": lambda: open_transformers(name, tmp), "mlx": lambda: open_mlx(name, tmp, args.logits),
+                                "llama.cpp": lambda: open_llama_cpp(name, tmp, args.bin)}[args.program]()
             except Exception as e:  # what the other program says is the finding
                 said, ok = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"[:300], False
         print(f"{name}: {said}{'' if ok else '  <- off'}", flush=True)
