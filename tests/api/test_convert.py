@@ -20,7 +20,8 @@ PLUMB = os.environ.get("PLUMB", str(ROOT / "build/release/plumb"))
 FAMILIES = ROOT / "tests/golden/families"
 # Every golden model that is whole; those that make embeddings have no perplexity.
 EMBED = ["bert", "bert-cls", "roberta", "nomic-bert", "embeddinggemma", "embeddinggemma-dense"]
-BOTH_WAYS = sorted(p.stem for p in FAMILIES.glob("*.gguf") if p.stem not in (*EMBED, "qwen3moe-q8"))
+# Of Qwen3.8-Flash-Next a directory becomes a file, and not the other way yet.
+BOTH_WAYS = sorted(p.stem for p in FAMILIES.glob("*.gguf") if p.stem not in (*EMBED, "qwen3moe-q8", "qwen4exp"))
 # What a directory has in another order, in stacks of another make, or turned.
 MOVED = ["gemma4-moe", "gpt-oss", "gpt-oss-mxfp4", "mixtral", "qwen2moe", "qwen35", "qwen35-tied", "qwen35moe", "qwen3moe", "qwen3next"]
 TEXT = "The quick brown fox. It's 12345 o'clock; na\u00efve \u4e2d\u6587 text,\n\n  two lines\t and a tab.\n" * 12
