@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "engine/runner_int.h"
+#include "tensor/index.h"
 #include "tensor/ops.h"
 
 #include <math.h>
@@ -52,11 +53,20 @@ size_t runner_layer_page(const struct runner *r, int64_t i)
                : be->ops->kv_page_bytes(be, r->cache_type, l->n_kv_heads, l->head_dim);
 }
 
+size_t runner_index_page(const struct runner *r, int64_t i)
+{
+    const struct model *m = r->model;
+    struct index_layer ix = { .dim = (int)m->index_dim, .ratio = (int)m->index_ratio };
+    return m->pick.n_heads > 0 && m->layers[i].group == MODEL_GROUP_FULL
+               ? index_page_floats(&ix) * sizeof(float)
+               : 0;
+}
+
 static void runner_size_pages(struct runner *r)
 {
     const struct model *m = r->model;
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->page_bytes[m->layers[i].group] += runner_layer_page(r, i);
+        r->page_bytes[m->layers[i].group] += runner_layer_page(r, i) + runner_index_page(r, i);
     r->page_bytes[MODEL_GROUP_STATE] = model_state_bytes(m);
 }
 
@@ -74,6 +84,51 @@ static int64_t runner_fits(const struct runner *r, int group, int64_t kv_bytes, 
     return half > per_seq ? half : per_seq;
 }
 
+void runner_copy_page(struct runner *r, int64_t l, int32_t dst, int32_t src)
+{
+    int64_t n = (int64_t)(runner_index_page(r, l) / sizeof(float));
+    ops_kv_copy_page(r->model->be, &r->layers[l], dst, src);
+    if (n > 0)
+        ops_copy(r->model->be, tensor_of(r->index[l].data + dst * n, 1, n),
+                 tensor_of(r->index[l].data + src * n, 1, n));
+}
+
+/* The slabs of the layers' indexes. */
+static enum err_code runner_alloc_index(struct runner *r, struct err *err)
+{
+    const struct model *m = r->model;
+    size_t n_pages = (size_t)r->pools[MODEL_GROUP_FULL].n_pages;
+    size_t words = (size_t)kv_pages_for(r->n_ctx);
+    if (m->pick.n_heads == 0)
+        return ERR_OK;
+    for (int64_t i = 0; i < m->n_layers; i++)
+        r->index_bytes += runner_index_page(r, i) * n_pages;
+    r->index = mem_try_array(MEM_CAT_KV, (size_t)m->n_layers, sizeof(*r->index));
+    r->index_slab = m->be->ops->alloc(m->be, MEM_CAT_KV, r->index_bytes);
+    r->picked = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_rows * words, sizeof(*r->picked));
+    r->pick_scores = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->n_ctx, sizeof(*r->pick_scores));
+    if (!r->index || !r->index_slab || !r->picked || !r->pick_scores)
+        return err_set(err, ERR_NOMEM, "indexes of sparse attention: no memory for %zu MiB",
+                       r->index_bytes >> 20);
+    float *at = r->index_slab;
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        r->index[i] = (struct index_layer){ .dim = (int)m->index_dim,
+                                            .ratio = (int)m->index_ratio,
+                                            .data = at };
+        at += runner_index_page(r, i) / sizeof(float) * n_pages;
+    }
+    return ERR_OK;
+}
+
+static void runner_free_index(struct runner *r)
+{
+    if (r->index_slab)
+        r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->index_slab, r->index_bytes);
+    mem_free(MEM_CAT_KV, r->index);
+    mem_free(MEM_CAT_SCRATCH, r->picked);
+    mem_free(MEM_CAT_SCRATCH, r->pick_scores);
+}
+
 /* The longest sequence and the pages of each group. Windows are bounded by the sequences, states by them and a snapshot for each; the
  * rest is for full layers. */
 static enum err_code runner_size(struct runner *r, const struct runner_options *o, struct err *err)
@@ -85,8 +140,6 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
         n_ctx = r->max_rows; /* a text is one step */
     if (m->pos_embed && n_ctx > m->n_ctx_train)
         n_ctx = m->n_ctx_train; /* there are no positions behind */
-    if (m->n_ctx_max > 0 && n_ctx > m->n_ctx_max)
-        n_ctx = m->n_ctx_max;
     if (n_ctx > INT32_MAX / 2)
         n_ctx = INT32_MAX / 2;
     if (o->n_ctx <= 0)
@@ -222,6 +275,8 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     if (!code)
         code = runner_alloc_layers(r, err);
     if (!code)
+        code = runner_alloc_index(r, err);
+    if (!code)
         code = runner_state_alloc(r, err);
     if (!code)
         code = runner_alloc_seqs(r, err);
@@ -250,6 +305,7 @@ void runner_free(struct runner *r)
     runner_tier_close(r);
     runner_keep_free(r);
     runner_state_free(r);
+    runner_free_index(r);
     if (r->slab)
         r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->slab, r->slab_bytes);
     mem_free(MEM_CAT_KV, r->layers);
@@ -398,7 +454,7 @@ void runner_share_group(struct runner *r, int group, struct kv_table *to,
         for (int32_t i = first;
              i < n && (int)r->model->layers[l].group == group && r->model->layers[l].kv_from == l;
              i++)
-            ops_kv_copy_page(r->model->be, &r->layers[l], to->pages[i], from->pages[i]);
+            runner_copy_page(r, l, to->pages[i], from->pages[i]);
 }
 
 int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_tokens)
@@ -589,6 +645,10 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
                              .out_rows = r->out_rows,
                              .kv = r->layers,
                              .state = r->states,
+                             .index = r->index,
+                             .picked = r->picked,
+                             .picked_words = kv_pages_for(r->n_ctx),
+                             .pick_scores = r->pick_scores,
                              .ngram_state = &r->ngram_state,
                              .ids_before = r->ids_before,
                              .keep_rows = r->keep_rows,

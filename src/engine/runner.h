@@ -94,8 +94,13 @@ struct runner {
     struct state_layer *states; /* [L] */
     float *state_slab;          /* [state_bytes] backend memory that the states share */
     size_t state_bytes, keep_bytes;
-    struct state_keep keep;            /* row i of sequence s is s * max_tentative + i */
-    int32_t *keep_rows;                /* [max_rows] */
+    struct state_keep keep;    /* row i of sequence s is s * max_tentative + i */
+    int32_t *keep_rows;        /* [max_rows] */
+    struct index_layer *index; /* [L] of layers with sparse attention; or NULL */
+    float *index_slab;         /* [index_bytes] backend memory */
+    size_t index_bytes;
+    uint64_t *picked;                  /* [max_rows][pages of n_ctx] */
+    float *pick_scores;                /* [n_ctx] */
     struct state_layer ngram_state;    /* of models with n-grams */
     int32_t *history;                  /* ... [max_seqs][n_ctx] the sequences' ids; else NULL */
     const int32_t **ids_before;        /* ... [max_seqs] */

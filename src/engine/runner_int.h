@@ -81,6 +81,9 @@ int32_t runner_state_below(const struct runner *r, int32_t seq, int32_t n_tokens
 /* Invariants: a sequence with tokens has a slot, one without tentative rows beyond its length; a snapshot stands at tokens that its open
  * sequence has. Errors: ERR_STATE. */
 enum err_code runner_state_check(const struct runner *r, struct err *err) MUST_CHECK;
+/* Page dst of layer l becomes a copy of page src, its index too. */
+void runner_copy_page(struct runner *r, int64_t l, int32_t dst, int32_t src);
+size_t runner_index_page(const struct runner *r, int64_t i); /* bytes; 0: it has no index */
 /* The sequence's ids from position `at` on, where the model wants them (n-grams). */
 void runner_note_ids(struct runner *r, int32_t seq, int32_t at, const int32_t *ids, int32_t n);
 void runner_copy_slot(struct runner *r, int32_t dst, int32_t src);

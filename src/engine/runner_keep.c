@@ -252,7 +252,7 @@ static int32_t keep_node(struct runner *r, const struct runner_seq *s,
             return -1;
         for (int64_t l = 0; l < r->model->n_layers; l++)
             if (r->model->layers[l].group == MODEL_GROUP_FULL && r->model->layers[l].kv_from == l)
-                ops_kv_copy_page(r->model->be, &r->layers[l], page, t->pages[n_whole]);
+                runner_copy_page(r, l, page, t->pages[n_whole]);
         r->hit_pages[n_whole] = page;
     }
     int32_t node = prefix_put(&r->prefix, salt, ids, n, r->hit_pages, r->token_seconds, false);

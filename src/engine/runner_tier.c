@@ -22,19 +22,27 @@ static bool layer_is_of(const struct runner *r, int64_t i, int group)
     return (int)l->group == group && (group == MODEL_GROUP_STATE || l->kv_from == i);
 }
 
+/* n bytes of the backend's, to bytes or from there. Returns what comes behind them. */
+static uint8_t *move_bytes(struct backend *be, void *at, size_t n, uint8_t *bytes, bool is_out)
+{
+    if (n > 0 && is_out)
+        be->ops->download(be, bytes, at, n);
+    else if (n > 0)
+        be->ops->upload(be, at, bytes, n);
+    return bytes + n;
+}
+
 uint8_t *runner_move_page(struct runner *r, int group, int32_t page, uint8_t *bytes, bool is_out)
 {
     struct backend *be = r->model->be;
     for (int64_t i = 0; i < r->model->n_layers; i++) {
         size_t n = layer_is_of(r, i, group) ? runner_layer_page(r, i) : 0;
-        if (n == 0)
-            continue;
-        uint8_t *at = r->layers[i].data + (size_t)page * n;
-        if (is_out)
-            be->ops->download(be, bytes, at, n);
-        else
-            be->ops->upload(be, at, bytes, n);
-        bytes += n;
+        size_t n_index = n ? runner_index_page(r, i) : 0;
+        if (n > 0)
+            bytes = move_bytes(be, r->layers[i].data + (size_t)page * n, n, bytes, is_out);
+        if (n_index > 0)
+            bytes = move_bytes(be, r->index[i].data + (size_t)page * n_index / sizeof(float),
+                               n_index, bytes, is_out);
     }
     return bytes;
 }
@@ -44,18 +52,10 @@ static uint8_t *move_state(struct backend *be, struct state_layer *s, int32_t sl
 {
     size_t conv = (size_t)(s->taps - 1) * (size_t)s->conv_cols;
     size_t matrix = (size_t)s->n_heads * (size_t)s->key_dim * (size_t)s->value_dim;
-    float *at[] = { s->matrix + (size_t)slot * matrix, s->conv + (size_t)slot * conv };
-    size_t n[] = { matrix * sizeof(float), conv * sizeof(float) };
-    for (int k = 0; k < 2; k++) {
-        if (n[k] == 0)
-            continue;
-        if (is_out)
-            be->ops->download(be, bytes, at[k], n[k]);
-        else
-            be->ops->upload(be, at[k], bytes, n[k]);
-        bytes += n[k];
-    }
-    return bytes;
+    if (matrix > 0)
+        bytes = move_bytes(be, s->matrix + (size_t)slot * matrix, matrix * sizeof(float), bytes,
+                           is_out);
+    return move_bytes(be, s->conv + (size_t)slot * conv, conv * sizeof(float), bytes, is_out);
 }
 
 uint8_t *runner_move_slot(struct runner *r, int32_t slot, uint8_t *bytes, bool is_out)

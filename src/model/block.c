@@ -101,6 +101,32 @@ static void block_heads(const struct model *m, struct tensor to, struct tensor f
         ops_copy(m->be, tensor_cols(to, h * n, n), tensor_cols(from, h * wide + first, n));
 }
 
+/* What the rows see of layer layer_i's keys, by its index: into a. */
+static void block_index(const struct model *m, struct model_step *st, int layer_i, struct tensor x,
+                        struct attn_params *a)
+{
+    const struct model_layer *l = &m->layers[layer_i];
+    struct index_layer *ix = &st->index[layer_i];
+    const struct seq_view *seqs = st->seqs[l->group];
+    const struct rope *rope = &m->ropes[l->rope_i];
+    struct tensor q = tensor_of(st->scratch->index_q, x.rows, m->pick.n_heads * m->index_dim);
+    struct tensor k = tensor_of(st->scratch->index_k, x.rows, m->index_dim);
+    struct tensor mean = tensor_of(st->scratch->index_mean, x.rows, m->index_dim);
+    int32_t *first = st->scratch->index_first;
+    ops_linear_many(m->be, 2, (const struct tensor[]){ q, k }, x,
+                    (const struct weight *const[]){ l->w_index_q, l->w_index_k });
+    ops_rms_norm(m->be, q, q, l->index_q_norm, (int)m->index_dim, m->eps);
+    ops_rope(m->be, q, rope, (int)m->index_dim, st->pos);
+    mean.rows = ops_index_add(m->be, mean, first, k, ix, seqs, st->n_seqs);
+    ops_rms_norm(m->be, mean, mean, l->index_k_norm, (int)m->index_dim, m->eps);
+    ops_rope(m->be, mean, rope, (int)m->index_dim, first);
+    if (!ops_index_pick(m->be, st->picked, st->picked_words, q, mean, ix, &m->pick, st->pick_scores,
+                        seqs, st->n_seqs))
+        return;
+    a->picked = st->picked;
+    a->picked_words = st->picked_words;
+}
+
 bool block_attn(const struct model *m, struct model_step *st, int layer_i)
 {
     return block_attn_of(m, st, layer_i, st->h);
@@ -118,7 +144,10 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
     struct tensor v = tensor_of(s->v, rows, l->n_kv_heads * head);
     struct tensor att = tensor_of(s->att, rows, l->n_heads * head);
     struct tensor joint = m->is_q_gated ? tensor_of(s->mix, rows, 2 * q.cols) : q;
+    struct attn_params params = l->attn;
 
+    if (l->w_index_q)
+        block_index(m, st, layer_i, x, &params);
     bool has_kv = l->kv_from == layer_i;
     int n_made = !has_kv ? 1 : l->wv ? 3 : 2;
     ops_linear_many(m->be, n_made, (const struct tensor[]){ joint, k, v }, x,
@@ -150,7 +179,7 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
     bool is_last = layer_i == m->n_layers - 1;
     if (is_last && st->n_out == 0)
         return false;
-    ops_attention(m->be, att, q, kv, seqs, st->n_seqs, &l->attn);
+    ops_attention(m->be, att, q, kv, seqs, st->n_seqs, &params);
     if (m->is_q_gated) {
         block_heads(m, q, joint, head, head);
         ops_glu(m->be, att, q, att, GLU_KIND_SIGMOID);

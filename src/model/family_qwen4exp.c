@@ -1,9 +1,6 @@
 /* family_qwen4exp.c - Qwen3.8-Flash-Next (Qwen4-Exp), the text part: Qwen3.5's hybrid of gated delta nets and gated attention with experts,
- * hyper-connections over several residual streams in the place of norms, and n-gram embeddings in one layer.
- *
- * Its attention picks blocks of keys by an index (QSA). As long as all complete blocks fit into the budget it picks all of them, which is
- * attention as others have it: that length is the context here, and the index' tensors are not read. */
-#include "base/log.h"
+ * hyper-connections over several residual streams in the place of norms, n-gram embeddings in one layer, and attention that sees the blocks of
+ * keys that an index picks (QSA). */
 #include "model/hf_delta.h"
 #include "model/model_int.h"
 #include "tensor/ops.h"
@@ -12,32 +9,43 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The longest sequence of which the index picks everything: the budget, and an incomplete block behind it. */
-static enum err_code qwen4exp_context(const struct weights *w, struct model *m, struct err *err)
+/* The index of the layers with attention; a file without its keys has none, and full attention. */
+static enum err_code qwen4exp_index(const struct weights *w, struct model *m, struct err *err)
 {
     char key[128];
-    int64_t budget, ratio = 0;
-    if (!weights_meta(w, model_key(m, "attention.indexer.top_k", key)))
-        return ERR_OK;
-    enum err_code code = weights_int(w, key, 1, INT32_MAX, &budget, err);
+    int64_t budget = 0, heads = 0, ratio = 0;
+    enum err_code code = ERR_OK;
     bool has_list = weights_meta(w, model_key(m, "attention.compress_ratios", key)) != NULL;
     for (int64_t i = 0; i < m->n_layers && has_list && !code; i++) {
         int64_t one = 0;
+        bool is_state = m->layers[i].group == MODEL_GROUP_STATE;
         code = weights_array_int(w, key, (uint64_t)i, &one, err);
-        if (!code && (one < 0 || one > budget || (one > 0 && budget % one != 0)))
-            code = err_set(err, ERR_INVALID, "%s: %lld does not divide the budget of %lld", key,
-                           (long long)one, (long long)budget);
-        ratio = one > ratio ? one : ratio;
+        ratio = ratio ? ratio : one;
+        if (!code && one != (is_state ? 0 : ratio))
+            code = err_set(err, ERR_UNSUPPORTED,
+                           "%s: %lld of layer %lld: layers with attention share one ratio, others "
+                           "have none",
+                           key, (long long)one, (long long)i);
     }
     if (code || ratio == 0)
         return code;
-    m->n_ctx_max = budget + ratio - 1;
-    if (m->n_ctx_train > m->n_ctx_max)
-        log_warn("model",
-                 "contexts over %lld tokens need this model's sparse attention (QSA), which is not "
-                 "supported: %lld is the longest",
-                 (long long)m->n_ctx_max, (long long)m->n_ctx_max);
-    return ERR_OK;
+    if (ratio < 0 || KV_PAGE_TOKENS % ratio != 0)
+        return err_set(err, ERR_UNSUPPORTED, "%s: %lld does not divide %d", key, (long long)ratio,
+                       KV_PAGE_TOKENS);
+    code =
+        weights_int(w, model_key(m, "attention.indexer.top_k", key), ratio, 1 << 24, &budget, err);
+    if (!code)
+        code =
+            weights_int(w, model_key(m, "attention.indexer.head_count", key), 1, 1024, &heads, err);
+    if (!code)
+        code = weights_int(w, model_key(m, "attention.indexer.key_length", key), 2,
+                           BACKEND_HEAD_DIM_MAX, &m->index_dim, err);
+    if (!code && budget % ratio != 0)
+        code = err_set(err, ERR_INVALID, "%s.attention.indexer.top_k: %lld is no multiple of %lld",
+                       m->arch, (long long)budget, (long long)ratio);
+    m->index_ratio = ratio;
+    m->pick = (struct index_pick){ .n_heads = (int)heads, .n_blocks = (int32_t)(budget / ratio) };
+    return code;
 }
 
 static enum err_code qwen4exp_parse(const struct weights *w, struct model *m, struct err *err)
@@ -59,8 +67,14 @@ static enum err_code qwen4exp_parse(const struct weights *w, struct model *m, st
     if (!code)
         code = model_parse_ngrams(w, m, err);
     if (!code)
-        code = qwen4exp_context(w, m, err);
-    return code ? code : model_parse_rope(w, m, &rope, err);
+        code = qwen4exp_index(w, m, err);
+    if (!code)
+        code = model_parse_rope(w, m, &rope, err);
+    if (!code && m->pick.n_heads > 0 && m->ropes[0].n_dims > m->index_dim)
+        code =
+            err_set(err, ERR_INVALID, "%s.rope.dimension_count: %d is over the index' keys of %lld",
+                    m->arch, m->ropes[0].n_dims, (long long)m->index_dim);
+    return code;
 }
 
 #define RULES_MIX(part, field)                                                    \
@@ -86,14 +100,14 @@ static const struct tensor_rule qwen4exp_tensors[] = {
     RULE_LAYER("ple_conv1d.weight", NULL, VECTOR,
                TENSOR_FLAG_NGRAMS | TENSOR_FLAG_TURNED | TENSOR_FLAG_SPREAD, ngram_conv_w),
     RULES_GATED_ATTN,
-    { "blk.%d.indexer.q_proj.weight", NULL, TENSOR_KIND_PARSED,
-      TENSOR_FLAG_LAYER | TENSOR_FLAG_ATTN | TENSOR_FLAG_OPTIONAL, 0 },
-    { "blk.%d.indexer.k_proj.weight", NULL, TENSOR_KIND_PARSED,
-      TENSOR_FLAG_LAYER | TENSOR_FLAG_ATTN | TENSOR_FLAG_OPTIONAL, 0 },
-    { "blk.%d.indexer.q_norm.weight", NULL, TENSOR_KIND_PARSED,
-      TENSOR_FLAG_LAYER | TENSOR_FLAG_ATTN | TENSOR_FLAG_OPTIONAL, 0 },
-    { "blk.%d.indexer.k_norm.weight", NULL, TENSOR_KIND_PARSED,
-      TENSOR_FLAG_LAYER | TENSOR_FLAG_ATTN | TENSOR_FLAG_OPTIONAL, 0 },
+    RULE_LAYER("indexer.q_proj.weight", "[J*I][D]", MATRIX, TENSOR_FLAG_ATTN | TENSOR_FLAG_INDEX,
+               w_index_q),
+    RULE_LAYER("indexer.k_proj.weight", "[I][D]", MATRIX, TENSOR_FLAG_ATTN | TENSOR_FLAG_INDEX,
+               w_index_k),
+    RULE_LAYER("indexer.q_norm.weight", "[I]", VECTOR, TENSOR_FLAG_ATTN | TENSOR_FLAG_INDEX,
+               index_q_norm),
+    RULE_LAYER("indexer.k_norm.weight", "[I]", VECTOR, TENSOR_FLAG_ATTN | TENSOR_FLAG_INDEX,
+               index_k_norm),
     RULES_DELTA,
     RULE_LAYER("attn_qkv.weight", "[C][D]", MATRIX, TENSOR_FLAG_STATE, w_mix),
     RULE_LAYER("attn_gate.weight", "[S*B][D]", MATRIX, TENSOR_FLAG_STATE, w_z),
@@ -149,16 +163,41 @@ static const struct hf_name qwen4exp_names[] = {
     HF_LAYER_AS("ple.norm_query.weight", "ple_norm_query.weight", HF_TRANSFORM_ADD_ONE),
     HF_LAYER_AS("ple.norm_conv.weight", "ple_norm_conv.weight", HF_TRANSFORM_ADD_ONE),
     HF_LAYER_AS("ple.conv1d.weight", "ple_conv1d.weight", HF_TRANSFORM_SQUEEZE),
-    /* the index is not read, and the hashes are made of config.json */
-    HF_LAYER_AS("self_attn.indexer.index_qk_proj.weight", "", HF_TRANSFORM_DROP),
-    HF_LAYER_AS("self_attn.indexer.q_layernorm.weight", "", HF_TRANSFORM_DROP),
-    HF_LAYER_AS("self_attn.indexer.k_layernorm.weight", "", HF_TRANSFORM_DROP),
+    HF_LAYER_AS("self_attn.indexer.q_layernorm.weight", "indexer.q_norm.weight",
+                HF_TRANSFORM_ADD_ONE),
+    HF_LAYER_AS("self_attn.indexer.k_layernorm.weight", "indexer.k_norm.weight",
+                HF_TRANSFORM_ADD_ONE),
+    /* the hashes are made of config.json */
     HF_LAYER_AS("ple.ple_embedding.layer_multipliers", "", HF_TRANSFORM_DROP),
     HF_LAYER_AS("ple.ple_embedding.ngram_heads_vocab_sizes", "", HF_TRANSFORM_DROP),
     HF_LAYER_AS("ple.ple_embedding.ngram_heads_offsets", "", HF_TRANSFORM_DROP),
     HF_LAYER("linear_attn.norm.weight", "ssm_norm.weight"),
     { 0 },
 };
+
+/* The queries' rows, and behind them the keys'. */
+static enum err_code qwen4exp_index_parts(struct hf *h, const struct weights_tensor *t,
+                                          int64_t layer_i, struct err *err)
+{
+    char name[64];
+    int64_t dim;
+    enum err_code code = hf_int(h, "indexer_head_dim", 1, 1 << 16, 1, &dim, err);
+    if (!code && (t->shape[1] <= dim || t->scales.scales))
+        code =
+            err_set(err, ERR_UNSUPPORTED, "tensor %s: %lld rows for keys of %lld, or scaled codes",
+                    t->name, (long long)t->shape[1], (long long)dim);
+    for (int i = 0; i < 2 && !code; i++) {
+        struct weights_tensor part = *t;
+        size_t row = dtype_row_bytes(t->type, t->shape[0]);
+        part.shape[1] = i == 0 ? t->shape[1] - dim : dim;
+        part.data += i == 0 ? 0 : row * (size_t)(t->shape[1] - dim);
+        part.bytes = row * (size_t)part.shape[1];
+        snprintf(name, sizeof(name), "blk.%" PRId64 ".indexer.%s_proj.weight", layer_i,
+                 i == 0 ? "q" : "k");
+        code = hf_emit(h, &part, name, HF_TRANSFORM_NONE, err);
+    }
+    return code;
+}
 
 /* The table's shards are one matrix in GGUF, here parts under numbers. */
 static enum err_code qwen4exp_take(struct hf *h, const struct weights_tensor *t, const char *name,
@@ -173,6 +212,9 @@ static enum err_code qwen4exp_take(struct hf *h, const struct weights_tensor *t,
         snprintf(part, sizeof(part), "per_layer_token_embd.%" PRId64 ".weight", at[1]);
         return hf_emit(h, t, part, HF_TRANSFORM_NONE, err);
     }
+    *is_done = hf_match("model.layers.%d.self_attn.indexer.index_qk_proj.weight", name, at, &n);
+    if (*is_done)
+        return qwen4exp_index_parts(h, t, at[0], err);
     *is_done = hf_match("model.layers.%d.ple.ple_embedding.ngram_embedding.weight", name, at, &n);
     if (*is_done)
         return hf_emit(h, t, "per_layer_token_embd.weight", HF_TRANSFORM_NONE, err);
@@ -305,6 +347,8 @@ static const struct hf_key qwen4exp_keys[] = {
     { "hc_count", "hyper_connection.count" },
     { "hc_lowrank", "hyper_connection.low_rank" },
     { "indexer_budget", "attention.indexer.top_k" },
+    { "indexer_n_heads", "attention.indexer.head_count" },
+    { "indexer_head_dim", "attention.indexer.key_length" },
     { 0 },
 };
 

@@ -43,6 +43,10 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return m->n_streams;
     case 'M':
         return m->mix_rank;
+    case 'I':
+        return m->index_dim;
+    case 'J':
+        return m->pick.n_heads;
     case 'U':
         return m->ngrams.n_heads * m->ngrams.dim;
     case 'T':
@@ -410,13 +414,14 @@ static enum err_code model_load_parts(struct model *m, struct model_loading *ld,
 {
     char one[MODEL_NAME_MAX];
     int stem = (int)(strstr(name, ".weight") - name);
+    bool is_whole = weights_find(ld->o->weights, name) != NULL;
     enum err_code code = ERR_OK;
     *out = mem_alloc(MEM_CAT_WEIGHTS, (size_t)m->ngrams.n_parts * sizeof(struct weight *));
     for (int64_t i = 0; i < m->ngrams.n_parts && !code; i++) {
         struct model_found found;
         snprintf(one, sizeof(one), "%.*s.%lld.weight", stem, name, (long long)i);
-        if (!model_find(m, ld, m->ngrams.n_parts == 1 ? name : one, &found))
-            return model_missing(m, m->ngrams.n_parts == 1 ? name : one, err);
+        if (!model_find(m, ld, is_whole ? name : one, &found))
+            return model_missing(m, is_whole ? name : one, err);
         if (found.all->shape[0] != m->ngrams.dim || found.all->shape[1] != m->ngrams.part_rows)
             return err_set(err, ERR_INVALID, "tensor %s: want [%lld][%lld]", found.all->name,
                            (long long)m->ngrams.part_rows, (long long)m->ngrams.dim);
@@ -452,7 +457,8 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
 {
     char name[MODEL_NAME_MAX];
     if ((rule->flags & TENSOR_FLAG_INPUTS && m->n_inp == 0) ||
-        (rule->flags & TENSOR_FLAG_NGRAMS && m->ngrams.n_heads == 0))
+        (rule->flags & TENSOR_FLAG_NGRAMS && m->ngrams.n_heads == 0) ||
+        (rule->flags & TENSOR_FLAG_INDEX && m->pick.n_heads == 0))
         return ERR_OK;
     if (rule->flags & (m->n_experts ? TENSOR_FLAG_DENSE : TENSOR_FLAG_MOE))
         return ERR_OK;

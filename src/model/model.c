@@ -315,6 +315,9 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     code = family->parse(o->weights, m, err);
     if (!code)
         code = model_parse_classifier(o->weights, m, err);
+    if (!code && m->pick.n_heads > 0 && o->be && !o->be->ops->index_pick)
+        code = err_set(err, ERR_UNSUPPORTED, "sparse attention (%s) is not known to backend %s",
+                       arch, o->be->ops->name);
     if (!code && m->ngrams.n_heads > 0 && o->be && !o->be->ops->root_dots)
         code = err_set(err, ERR_UNSUPPORTED, "n-gram embeddings (%s) are not known to backend %s",
                        arch, o->be->ops->name);
@@ -399,6 +402,9 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->inject, max_rows, m->n_streams },
         { &s->inject_out, max_out, m->n_streams },
         { &s->ngram, max_rows, m->ngrams.n_heads * m->ngrams.dim },
+        { &s->index_q, max_rows, m->pick.n_heads * m->index_dim },
+        { &s->index_k, max_rows, m->index_dim },
+        { &s->index_mean, max_rows, m->index_dim },
         { &s->logits, max_out, m->is_two_way || m->n_labels ? 1 : m->n_vocab },
     };
     size_t n = 0;
@@ -409,7 +415,8 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
     s->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, s->bytes);
     s->out_failed = mem_try(MEM_CAT_SCRATCH, (size_t)max_out);
     s->ngram_rows = mem_try(MEM_CAT_SCRATCH, MODEL_NGRAM_HEADS_MAX * sizeof(*s->ngram_rows));
-    if (!s->block || !s->out_failed || !s->ngram_rows) {
+    s->index_first = mem_try_array(MEM_CAT_SCRATCH, (size_t)max_rows, sizeof(*s->index_first));
+    if (!s->block || !s->out_failed || !s->ngram_rows || !s->index_first) {
         model_scratch_release(s);
         return err_set(err, ERR_NOMEM,
                        "step buffers: no memory for %zu MiB (%d tokens, %d with logits)",
@@ -434,6 +441,7 @@ void model_scratch_release(struct model_scratch *s)
         s->be->ops->free(s->be, MEM_CAT_SCRATCH, s->block, s->bytes);
     mem_free(MEM_CAT_SCRATCH, s->out_failed);
     mem_free(MEM_CAT_SCRATCH, s->ngram_rows);
+    mem_free(MEM_CAT_SCRATCH, s->index_first);
     block_moe_release(s->moe);
     *s = (struct model_scratch){ 0 };
 }

@@ -82,6 +82,9 @@ struct model_layer {
     struct weight *w_inp_gate, *w_inp_proj; /* [P][D] [D][P] */
     const float *inp_norm;                  /* [D] */
     const float *out_scale;                 /* host memory [1], or NULL */
+    /* Sparse attention: an index of the keys, whose best blocks are seen. I: index_dim, J: its heads */
+    struct weight *w_index_q, *w_index_k;     /* [J*I][D] [I][D] */
+    const float *index_q_norm, *index_k_norm; /* [I] */
     /* qwen4exp: in the place of norms; and in one layer n-grams */
     struct model_mix mix_attn, mix_ffn;
     struct weight *w_ngram_key, *w_ngram_value;                       /* [S*D][E] [D][E] */
@@ -118,8 +121,8 @@ struct model {
     int64_t n_experts, n_experts_used, n_ff_expert; /* 0 = none */
     int64_t n_layers_ignored; /* of the file, behind the n_layers: drafting heads */
     int64_t n_ctx_train;
-    int64_t
-        n_ctx_max; /* the longest sequence that is computed as the model means it; 0 = no bound */
+    struct index_pick pick; /* of layers with w_index_q; n_heads 0: there are none */
+    int64_t index_dim, index_ratio;
     int64_t n_streams; /* S: the residual stream is [T][S*D]; 1 */
     int64_t mix_rank;  /* R */
     struct model_ngrams ngrams;
@@ -187,10 +190,12 @@ struct model_scratch {
     float *inp, *inp_mix; /* [max_rows][L*P] per-layer inputs */
     /* streams: [max_rows][S*D S*D S*D], [max_rows][R S E], [max_out][S] */
     float *mixed, *mix_gate, *mix_conv, *mix_low, *inject, *ngram, *inject_out;
-    int32_t *ngram_rows;             /* [n_heads] host memory */
-    float *x_out, *att_out, *logits; /* [max_out][D H*K V] */
-    uint8_t *out_failed;             /* [max_out] host memory */
-    struct model_moe *moe;           /* private to block_moe.c; NULL = no experts */
+    int32_t *ngram_rows;                   /* [n_heads] host memory */
+    float *index_q, *index_k, *index_mean; /* [max_rows][J*I I I] */
+    int32_t *index_first;                  /* [max_rows] host memory */
+    float *x_out, *att_out, *logits;       /* [max_out][D H*K V] */
+    uint8_t *out_failed;                   /* [max_out] host memory */
+    struct model_moe *moe;                 /* private to block_moe.c; NULL = no experts */
 };
 
 /* What tentative rows brought to their recurrent layers, so that those that stay can be stepped again (model_state_replay). */
@@ -216,6 +221,10 @@ struct model_step {
      * given of each is its embedding. */
     struct kv_layer *kv;             /* [L] */
     struct state_layer *state;       /* [L] those of MODEL_GROUP_STATE are used */
+    struct index_layer *index;       /* [L] of layers with one */
+    uint64_t *picked;                /* host memory [T][picked_words] */
+    int64_t picked_words;            /* pages of the longest sequence */
+    float *pick_scores;              /* host memory, the blocks of the longest sequence */
     struct state_layer *ngram_state; /* of models with n-grams: their convolution's */
     const int32_t *const *
         ids_before; /* [n_seqs] of these: behind the ids in front of each sequence's rows; [-1] is the last */

@@ -32,11 +32,12 @@ enum tensor_flags {
     TENSOR_FLAG_SPREAD =
         1
         << 10, /* a turned vector: rows of zeros between, as many as an n-gram is longer than one token */
+    TENSOR_FLAG_INDEX = 1 << 11, /* of models with an index only */
     TENSOR_FLAG_TURNED = 1 << 6, /* a vector: the file's columns become rows */
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;

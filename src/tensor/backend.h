@@ -109,6 +109,16 @@ struct state_layer {
     float *matrix;   /* backend memory [n_slots][Hs][Ks][Vs] */
 };
 
+/* A layer's index of keys, by the pages of its cache: raw keys of all positions, then pooled keys of complete blocks of `ratio` positions. */
+struct index_layer {
+    int dim, ratio; /* numbers of a key; ratio divides P */
+    float *data;    /* backend memory [n_pages][P + P / ratio][dim] */
+};
+struct index_pick {
+    int n_heads;
+    int32_t n_blocks; /* that are picked at most */
+};
+
 struct attn_params {
     float scale;        /* multiplies q.k */
     float softcap;      /* 0 = none: s = cap * tanh(s / cap) */
@@ -117,6 +127,10 @@ struct attn_params {
     const float *sinks; /* [H] host memory or NULL */
     /* Rows see the later positions of their sequence's rows too, and a window its (pos - window, pos + window) */
     bool is_two_way;
+    /* NULL: all. Else host memory [rows][picked_words]: bit i of word b says that position b P + i is seen; each row sees one at
+     * least. Only without softcap, and on host backends. */
+    const uint64_t *picked;
+    int64_t picked_words;
 };
 
 /* The first position behind those that the query at pos sees. */
@@ -227,6 +241,16 @@ struct backend_ops {
                        struct state_layer *st, const struct seq_view *seqs, int n_seqs);
     /* Slot dst becomes a copy of slot src. */
     void (*state_copy)(struct backend *be, struct state_layer *st, int32_t dst, int32_t src);
+    /* --- sparse attention: both NULL, then models that need it are refused (tensor/index.h) --- */
+    /* Write the rows' raw keys k [T][dim]. For each block that they complete, by rows ascending, the mean of its keys to the next row of
+     * means, its first position to first. Returns how many, at most T. */
+    int (*index_add)(struct backend *be, struct tensor means, int32_t *first, struct tensor k,
+                     struct index_layer *ix, const struct seq_view *seqs, int n_seqs);
+    /* Write these blocks' pooled keys, then pick for each row: as attn_params.picked. scores: host memory, as many as a sequence has
+     * blocks. False: every row sees everything. q [T][n_heads*dim] */
+    bool (*index_pick)(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                       struct tensor means, struct index_layer *ix, const struct index_pick *p,
+                       float *scores, const struct seq_view *seqs, int n_seqs);
     /* begin(T) clears the flags of rows [0, T). failed sets flags[t] |= 1 for each row t < T in which a non-finite value
      * met linear, attention or (quantised types) kv_store since begin. flags [T] host memory. A row is a row of the tensor that the op got: where rows
      * are gathered in between (the vocabulary head), ask before and begin again with the new count. */

@@ -337,6 +337,10 @@ static void compare_fill(struct compare *c)
     c->ops.close = compare_close;
     if (!fast->root_dots)
         c->ops.root_dots = NULL;
+    if (!fast->index_add) {
+        c->ops.index_add = NULL;
+        c->ops.index_pick = NULL;
+    }
     c->ops.supports = compare_supports;
     c->ops.pack = compare_pack_weight;
     c->ops.unpack_free = compare_unpack_free;

@@ -1,5 +1,6 @@
 /* compare_ops.c - every op on both backends: the oracle first, on copies of what the op changes, then the fast one in place. */
 #include "tensor/compare_int.h"
+#include "tensor/index.h"
 #include "tensor/ops.h"
 #include "tensor/route.h"
 
@@ -102,6 +103,22 @@ static void compare_root_dots(struct backend *be, struct tensor y, struct tensor
         COMPARE_OP_ROOT_DOTS, y,
         root_dots(oracle, call.want, compare_input(&call, a), compare_input(&call, b), scale),
         root_dots(fast, y, a, b, scale));
+}
+
+/* The index is host code that all backends share; what it picks is seen by attention, which is compared. */
+static int compare_index_add(struct backend *be, struct tensor means, int32_t *first,
+                             struct tensor k, struct index_layer *ix, const struct seq_view *seqs,
+                             int n_seqs)
+{
+    return index_add_rows(means, first, k, ix, seqs, n_seqs);
+}
+
+static bool compare_index_pick(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                               struct tensor means, struct index_layer *ix,
+                               const struct index_pick *p, float *scores,
+                               const struct seq_view *seqs, int n_seqs)
+{
+    return index_pick_rows(be, picked, words, q, means, ix, p, scores, seqs, n_seqs);
 }
 
 static void compare_gather(struct backend *be, struct tensor y, struct tensor x,
@@ -456,6 +473,8 @@ const struct backend_ops compare_ops = {
     .copy = compare_copy_op,
     .gate_rows = compare_gate_rows,
     .root_dots = compare_root_dots,
+    .index_add = compare_index_add,
+    .index_pick = compare_index_pick,
     .gather = compare_gather,
     .scatter_add = compare_scatter_add,
     .route = compare_route,

@@ -245,6 +245,25 @@ void ops_gate_rows(struct backend *be, struct tensor y, struct tensor g)
         be->ops->gate_rows(be, y, g);
 }
 
+int ops_index_add(struct backend *be, struct tensor means, int32_t *first, struct tensor k,
+                  struct index_layer *ix, const struct seq_view *seqs, int n_seqs)
+{
+    check_tensor(means);
+    check_tensor(k);
+    BUG_ON(k.cols != ix->dim || means.cols != ix->dim || means.rows < k.rows);
+    BUG_ON(ix->ratio < 1 || KV_PAGE_TOKENS % ix->ratio != 0);
+    return k.rows ? be->ops->index_add(be, means, first, k, ix, seqs, n_seqs) : 0;
+}
+
+bool ops_index_pick(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                    struct tensor means, struct index_layer *ix, const struct index_pick *p,
+                    float *scores, const struct seq_view *seqs, int n_seqs)
+{
+    check_tensor(q);
+    BUG_ON(p->n_heads < 1 || q.cols != (int64_t)p->n_heads * ix->dim || p->n_blocks < 1);
+    return q.rows && be->ops->index_pick(be, picked, words, q, means, ix, p, scores, seqs, n_seqs);
+}
+
 void ops_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
                    float scale)
 {

@@ -31,6 +31,11 @@ void ops_linear(struct backend *be, struct tensor y, struct tensor x, const stru
 /* y[i] = x * w[i]^T for i < n <= 4. */
 void ops_linear_many(struct backend *be, int n, const struct tensor *y, struct tensor x,
                      const struct weight *const *w);
+int ops_index_add(struct backend *be, struct tensor means, int32_t *first, struct tensor k,
+                  struct index_layer *ix, const struct seq_view *seqs, int n_seqs);
+bool ops_index_pick(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                    struct tensor means, struct index_layer *ix, const struct index_pick *p,
+                    float *scores, const struct seq_view *seqs, int n_seqs);
 void ops_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
                    float scale);
 void ops_add_bias(struct backend *be, struct tensor y, const float *b);

@@ -13,7 +13,8 @@
 enum { N_IDS = 90, N_SEQS = 3, TENTATIVE = 4, V_MAX = 288 };
 
 static const char *const files[] = { FAMILIES "qwen35.gguf", FAMILIES "qwen35moe.gguf",
-                                     FAMILIES "qwen3next.gguf", FAMILIES "qwen4exp.gguf" };
+                                     FAMILIES "qwen3next.gguf", FAMILIES "qwen4exp.gguf",
+                                     FAMILIES "qwen4exp-sparse.gguf" };
 
 struct world {
     struct tiny_engine lab; /* for its model */

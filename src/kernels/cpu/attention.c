@@ -224,6 +224,21 @@ static struct attn_product block_product(const struct attn_job *j, struct attn_s
     return p;
 }
 
+/* A score so low that its weight is exactly 0 beside any other's; finite, so that a block of nothing else is merged with a factor of 0. */
+#define SCORE_UNSEEN (-1e30f)
+
+/* Keys of block b that a query's row has not picked. */
+static void block_unpicked(const struct attn_job *j, struct attn_scratch *x, const struct slice *s,
+                           int32_t b, struct queries r)
+{
+    for (int i = r.i0; i < r.i1; i++) {
+        int64_t row = query_row(j, s, s->q0 + i);
+        uint64_t unseen = ~j->p->picked[row * j->p->picked_words + b];
+        for (; unseen; unseen &= unseen - 1)
+            x->w[i][__builtin_ctzll(unseen)] = SCORE_UNSEEN;
+    }
+}
+
 /* Weights, maxima and sums of block b. */
 static struct queries block_weights(const struct attn_job *j, struct attn_scratch *x,
                                     const struct slice *s, int32_t b, bool *bad)
@@ -238,6 +253,8 @@ static struct queries block_weights(const struct attn_job *j, struct attn_scratc
     p.k1 = j->kv->head_dim;
     p.cols = P;
     j->st->attn.product(&p);
+    if (j->p->picked)
+        block_unpicked(j, x, s, b, r);
     j->st->attn.weights(x->w[r.i0], p.n, x->j0 + r.i0, x->j1 + r.i0, j->p->scale, j->p->softcap,
                         x->mb + r.i0, x->lb + r.i0, bad + r.i0);
     return r;

@@ -425,6 +425,11 @@ void cpu_route(struct backend *be, struct tensor logits, const struct route *r, 
 void cpu_l2_norm(struct backend *be, struct tensor y, struct tensor x, int n, float eps,
                  float scale);
 void cpu_gate_rows(struct backend *be, struct tensor y, struct tensor g);
+int cpu_index_add(struct backend *be, struct tensor means, int32_t *first, struct tensor k,
+                  struct index_layer *ix, const struct seq_view *seqs, int n_seqs);
+bool cpu_index_pick(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                    struct tensor means, struct index_layer *ix, const struct index_pick *p,
+                    float *scores, const struct seq_view *seqs, int n_seqs);
 void cpu_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
                    float scale);
 void cpu_copy(struct backend *be, struct tensor y, struct tensor x);

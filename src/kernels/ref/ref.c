@@ -177,6 +177,8 @@ static const struct backend_ops ref_ops = {
     .delta_gates = ref_delta_gates,
     .delta_rule = ref_delta_rule,
     .state_copy = ref_state_copy,
+    .index_add = ref_index_add,
+    .index_pick = ref_index_pick,
     .begin = ref_begin,
     .failed = ref_failed,
 };

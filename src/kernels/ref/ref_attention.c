@@ -125,14 +125,22 @@ struct running {
     float acc[BACKEND_HEAD_DIM_MAX];
 };
 
-/* Scores of positions [j0, j1) of a block: one ascending chain over the head's dims, scaled, capped.
+/* Bits of the block's positions that the row sees. */
+static uint64_t block_bits(const struct attn_params *p, int64_t row, int32_t b)
+{
+    return p->picked ? p->picked[row * p->picked_words + b / P] : UINT64_MAX;
+}
+
+/* Scores of positions [j0, j1) of a block that are picked: one ascending chain over the head's dims, scaled, capped.
  * False: one of them is not finite. */
 static bool block_scores(const float *q, const struct kv_layer *kv, const uint8_t *kp, int j0,
-                         int j1, const struct attn_params *p, float *score)
+                         int j1, uint64_t bits, const struct attn_params *p, float *score)
 {
     bool finite = true;
     for (int j = j0; j < j1; j++) {
         float s = 0;
+        if (!(bits >> j & 1))
+            continue;
         for (int d = 0; d < kv->head_dim; d++)
             s = fmaf(q[d], load_one(kv, kp, 0, d, j), s);
         s *= p->scale;
@@ -147,12 +155,14 @@ static bool block_scores(const float *q, const struct kv_layer *kv, const uint8_
 /* One block by itself: its maximum, sum and weighted V; then merged. 16 lanes sum the weights (lane = position % 16, positions
  * ascending), V accumulates in ascending position. Positions outside [j0, j1) are skipped, never multiplied. */
 static void block_merge(const float *score, const struct kv_layer *kv, const uint8_t *vp, int j0,
-                        int j1, struct running *r)
+                        int j1, uint64_t bits, struct running *r)
 {
     float mb = -INFINITY, lanes[16] = { 0 }, w[P];
     for (int j = j0; j < j1; j++)
-        mb = score[j] > mb ? score[j] : mb;
+        mb = bits >> j & 1 && score[j] > mb ? score[j] : mb;
     for (int j = j0; j < j1; j++) {
+        if (!(bits >> j & 1))
+            continue;
         w[j] = fmath_exp(score[j] - mb);
         lanes[j % 16] += w[j];
     }
@@ -164,14 +174,15 @@ static void block_merge(const float *score, const struct kv_layer *kv, const uin
     for (int d = 0; d < kv->head_dim; d++) {
         float a = 0;
         for (int j = j0; j < j1; j++)
-            a = fmaf(w[j], load_one(kv, vp, 1, d, j), a);
+            a = bits >> j & 1 ? fmaf(w[j], load_one(kv, vp, 1, d, j), a) : a;
         r->acc[d] = fmaf(a, beta, r->acc[d] * alpha);
     }
 }
 
 /* One query head of one row at position pos. A non-finite score or result makes the head zero; false then. */
 static bool attend(float *out, const float *q, int h, const struct kv_layer *kv,
-                   const struct seq_view *seq, int32_t pos, const struct attn_params *p)
+                   const struct seq_view *seq, int64_t row, int32_t pos,
+                   const struct attn_params *p)
 {
     int g = h / (p->n_heads / kv->n_kv_heads), n = kv->head_dim;
     struct running r = { .m = -INFINITY };
@@ -186,9 +197,12 @@ static bool attend(float *out, const float *q, int h, const struct kv_layer *kv,
         int j0 = first > b ? first - b : 0;
         int j1 = end - b < P ? end - b : P;
         float score[P];
-        ok = block_scores(q, kv, page_part(kv, seq, b, g, 0), j0, j1, p, score);
+        uint64_t bits = block_bits(p, row, b);
+        if (bits == 0)
+            continue;
+        ok = block_scores(q, kv, page_part(kv, seq, b, g, 0), j0, j1, bits, p, score);
         if (ok)
-            block_merge(score, kv, page_part(kv, seq, b, g, 1), j0, j1, &r);
+            block_merge(score, kv, page_part(kv, seq, b, g, 1), j0, j1, bits, &r);
     }
     float inv = 1.0f / r.l;
     for (int d = 0; d < n; d++) {
@@ -211,7 +225,7 @@ void ref_attention(struct backend *be, struct tensor out, struct tensor q,
             for (int h = 0; h < p->n_heads; h++) {
                 int64_t row = seqs[s].row0 + t;
                 if (!attend(out.data + row * out.stride + h * n, q.data + row * q.stride + h * n, h,
-                            kv, &seqs[s], seqs[s].pos0 + t, p))
+                            kv, &seqs[s], row, seqs[s].pos0 + t, p))
                     st->flags[row] = 1;
             }
 }

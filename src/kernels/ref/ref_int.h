@@ -53,6 +53,11 @@ void ref_rope(struct backend *be, struct tensor x, const struct rope *r, int hea
               const int32_t *pos);
 void ref_glu(struct backend *be, struct tensor y, struct tensor gate, struct tensor up,
              enum glu_kind kind);
+int ref_index_add(struct backend *be, struct tensor means, int32_t *first, struct tensor k,
+                  struct index_layer *ix, const struct seq_view *seqs, int n_seqs);
+bool ref_index_pick(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                    struct tensor means, struct index_layer *ix, const struct index_pick *p,
+                    float *scores, const struct seq_view *seqs, int n_seqs);
 void ref_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,
                    float scale);
 void ref_act(struct backend *be, struct tensor y, enum glu_kind kind);

@@ -2,6 +2,7 @@
 #include "base/dmath.h"
 #include "kernels/ref/ref_int.h"
 #include "tensor/fmath.h"
+#include "tensor/index.h"
 #include "tensor/root_dots.h"
 #include "tensor/route.h"
 
@@ -208,6 +209,19 @@ void ref_gate_rows(struct backend *be, struct tensor y, struct tensor g)
     for (int64_t t = 0; t < y.rows; t++)
         for (int64_t i = 0; i < y.cols; i++)
             y.data[t * y.stride + i] *= fmath_sigmoid(g.data[t * g.stride]);
+}
+
+int ref_index_add(struct backend *be, struct tensor means, int32_t *first, struct tensor k,
+                  struct index_layer *ix, const struct seq_view *seqs, int n_seqs)
+{
+    return index_add_rows(means, first, k, ix, seqs, n_seqs);
+}
+
+bool ref_index_pick(struct backend *be, uint64_t *picked, int64_t words, struct tensor q,
+                    struct tensor means, struct index_layer *ix, const struct index_pick *p,
+                    float *scores, const struct seq_view *seqs, int n_seqs)
+{
+    return index_pick_rows(be, picked, words, q, means, ix, p, scores, seqs, n_seqs);
 }
 
 void ref_root_dots(struct backend *be, struct tensor y, struct tensor a, struct tensor b,

@@ -145,7 +145,10 @@ def convert(folder, arch, out, is_quantised):
     with_vocab = type(cls.__name__, (cls,), ours)
     with torch.inference_mode():
         kind = gguf.LlamaFileType.MOSTLY_Q8_0 if is_quantised else gguf.LlamaFileType.MOSTLY_F16
-        with_vocab(folder, kind, out, model_name=f"tiny {out.stem}", sentence_transformers_dense_modules=True).write()
+        model = with_vocab(folder, kind, out, model_name=f"tiny {out.stem}", sentence_transformers_dense_modules=True)
+        if "indexer_budget" in model.hparams:  # transformers gave the kinds of layers other names while reading
+            model.hparams["layer_types"] = json.loads((folder / "config.json").read_text())["layer_types"]
+        model.write()
 
 
 def make(case):
