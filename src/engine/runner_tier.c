@@ -449,18 +449,18 @@ enum err_code runner_tier_open(struct runner *r, const struct runner_tier_option
 void runner_tier_close(struct runner *r)
 {
     struct runner_tier *t = r->tier;
-    bool is_durable;
+    bool is_durable, is_over = true;
     if (!t)
         return;
     if (t->tier && tier_can_write(t->tier)) {
         int64_t until = clock_us() + CLOSE_US;
         runner_flush(r);
-        while (!runner_flush_is_over(r, &is_durable) && clock_us() < until) {
+        while (!(is_over = runner_flush_is_over(r, &is_durable)) && clock_us() < until) {
             runner_tier_tend(r);
             clock_sleep_us(500);
         }
     }
-    tier_close(t->tier);
+    tier_close(t->tier, is_over ? DISK_CLOSE_US : CLOSE_US / 10);
     mem_free(MEM_CAT_KV, t->keys);
     mem_free(MEM_CAT_KV, t->wishes);
     mem_free(MEM_CAT_KV, t->wish_at);

@@ -322,7 +322,7 @@ enum err_code tier_open(const struct tier_options *o, struct tier **out, struct 
     if (!code)
         code = tier_lock(t, err);
     if (code) {
-        tier_close(t);
+        tier_close(t, DISK_CLOSE_US);
         return code;
     }
     t->disk = disk_new((size_t)t->n_jobs + 1);
@@ -332,11 +332,12 @@ enum err_code tier_open(const struct tier_options *o, struct tier **out, struct 
     return ERR_OK;
 }
 
-void tier_close(struct tier *t)
+void tier_close(struct tier *t, int64_t max_us)
 {
     if (!t)
         return;
-    disk_free(t->disk);
+    if (!disk_free(t->disk, t->dir, max_us))
+        return; /* its thread uses all this */
     if (t->lock_fd >= 0)
         close(t->lock_fd);
     tier_index_release(&t->index);

@@ -60,7 +60,9 @@ struct tier;
 /* Errors: ERR_STATE - another process has the directory; ERR_IO, ERR_FULL, ERR_NOT_FOUND of making it; ERR_NOMEM. */
 enum err_code tier_open(const struct tier_options *o, struct tier **out,
                         struct err *err) MUST_CHECK;
-void tier_close(struct tier *t); /* what was submitted is done first; may be NULL */
+void tier_close(
+    struct tier *t,
+    int64_t max_us); /* what was submitted is done first, as by disk_free; may be NULL */
 
 /* On the disk thread, whenever a job has come back or the index is complete. Must not block. */
 void tier_set_wake(struct tier *t, void (*wake)(void *arg), void *arg);

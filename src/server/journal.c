@@ -15,7 +15,7 @@ struct journal {
     char *dir;
     struct disk *disk;
     _Atomic size_t queued_bytes;
-    pthread_mutex_t lock; /* of the list of jobs that are done */
+    pthread_mutex_t lock; /* of the list of jobs that are done, and config.wake */
     struct journal_job *first, *last;
     /* the disk thread's from here */
     struct journal_file *files; /* that are being written */
@@ -254,8 +254,9 @@ static void journal_hand_back(struct journal *j, struct journal_job *job)
     pthread_mutex_lock(&j->lock);
     *(j->last ? &j->last->next : &j->first) = job;
     j->last = job;
+    if (j->config.wake)
+        j->config.wake(j->config.wake_arg);
     pthread_mutex_unlock(&j->lock);
-    j->config.wake(j->config.wake_arg);
 }
 
 static void journal_run(struct disk_job *disk)
@@ -303,7 +304,12 @@ void journal_free(struct journal *j)
     struct journal_job *job;
     if (!j)
         return;
-    disk_free(j->disk);
+    if (!disk_free(j->disk, "records of answers", DISK_CLOSE_US)) { /* its thread uses all this */
+        pthread_mutex_lock(&j->lock);
+        j->config.wake = NULL;
+        pthread_mutex_unlock(&j->lock);
+        return;
+    }
     while (j->files)
         journal_let_go(j, j->files->name);
     while ((job = journal_next(j)) != NULL)

@@ -69,7 +69,7 @@ struct journal_stats { /* each number by itself */
 struct journal;
 
 struct journal *journal_new(const struct journal_config *config);
-void journal_free(struct journal *j); /* what is queued is done first; j may be NULL */
+void journal_free(struct journal *j); /* what is queued is done first (disk_free); j may be NULL */
 /* Errors: ERR_FULL - the disk thread is behind; the job stays the caller's. */
 enum err_code journal_submit(struct journal *j, struct journal_job *job) MUST_CHECK;
 struct journal_job *journal_next(struct journal *j); /* a FIND, the caller's again; or NULL */

@@ -13,7 +13,7 @@ struct store {
     char *dir;
     struct disk *disk;
     _Atomic size_t queued_bytes;
-    pthread_mutex_t lock; /* of the list of jobs that are done */
+    pthread_mutex_t lock; /* of the list of jobs that are done, and config.wake */
     struct store_job *first, *last;
     /* the disk thread's from here */
     struct store_db *db;  /* NULL: not open */
@@ -217,8 +217,9 @@ static void store_hand_back(struct store *s, struct store_job *job)
     pthread_mutex_lock(&s->lock);
     *(s->last ? &s->last->next : &s->first) = job;
     s->last = job;
+    if (s->config.wake)
+        s->config.wake(s->config.wake_arg);
     pthread_mutex_unlock(&s->lock);
-    s->config.wake(s->config.wake_arg);
 }
 
 static void store_run(struct disk_job *disk)
@@ -263,7 +264,12 @@ void store_free(struct store *s)
     struct store_job *job;
     if (!s)
         return;
-    disk_free(s->disk);
+    if (!disk_free(s->disk, "kept responses", DISK_CLOSE_US)) { /* its thread uses all this */
+        pthread_mutex_lock(&s->lock);
+        s->config.wake = NULL;
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
     store_db_close(s->db);
     while ((job = store_next(s)) != NULL)
         store_job_free(job);

@@ -77,7 +77,7 @@ struct store;
 
 /* Opens what is there already; the first PUT makes directory and file. */
 struct store *store_new(const struct store_config *config);
-void store_free(struct store *s); /* what is queued is done first; s may be NULL */
+void store_free(struct store *s); /* what is queued is done first (disk_free); s may be NULL */
 /* Errors: ERR_FULL - the disk thread is behind; the job stays the caller's. */
 enum err_code store_submit(struct store *s, struct store_job *job) MUST_CHECK;
 struct store_job *store_next(struct store *s); /* one that is done, the caller's again; or NULL */
