@@ -164,6 +164,8 @@ struct engine_request {
     bool no_drafts; /* the next ids are not guessed; the answer is the same */
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];
+    /* The conversation that it is a turn of: what it leaves is held until another turn goes on with it, or `unpin`. 0 = of none. */
+    uint64_t session;
     /* Numbers of the prompt's first tokens that later prompts may begin with, where layers keep no more than a window or a state:
      * ascending, the one most worth keeping last. What stands there is kept (from ENGINE_CUT_LEAST on). 0: the engine chooses. */
     int32_t cuts[ENGINE_CUTS_MAX];
@@ -252,9 +254,11 @@ struct engine_usage {
         int64_t page_bytes, n_pages;
         int64_t
             n_kept; /* pages that only kept histories hold: they are given up when rows need them */
+        int64_t n_pinned;   /* pages that sessions hold, rows' or kept ones */
         int64_t n_free;     /* unreferenced pages ... */
         int64_t n_promised; /* ... and how many of them are promised to rows */
     } groups[ENGINE_GROUPS_MAX];
+    int64_t n_pins_lost; /* sessions' histories that gave way to others since the start */
 };
 
 /* Kept histories on disk, each number by itself. */
@@ -286,6 +290,8 @@ struct engine_ops {
     int32_t (*share)(struct engine *e, row_id row, row_id from);
     /* The same with what is kept of rows that have taken the same ids before, whoever had them. */
     int32_t (*reuse)(struct engine *e, row_id row);
+    /* The session holds nothing any more; NULL where an engine knows none. */
+    void (*unpin)(struct engine *e, uint64_t session);
     /* Kept histories on disk; NULL where an engine knows none. Look there for more of the ids of a row that has no memory than reuse would
      * find. True: it is being read, and reuse will find it once is_fetching says no. */
     bool (*fetch)(struct engine *e, row_id row);

@@ -33,6 +33,7 @@ struct row {
     struct engine_miss *miss; /* the caller's, or NULL */
     int32_t *ids;             /* [ids_max] */
     uint8_t salt[ENGINE_SALT_BYTES];
+    uint64_t session;              /* 0 = none */
     int32_t cuts[ENGINE_CUTS_MAX]; /* [n_cuts] ascending: ends are kept there */
     int32_t n_cuts, cut_to_disk;   /* of them, the one that is worth a file */
     struct sample_params sample;

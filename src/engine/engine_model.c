@@ -116,6 +116,7 @@ static enum err_code row_init(struct row *row, const struct engine_request *req,
                          .miss = req->miss,
                          .no_drafts = req->no_drafts || n_new < 2,
                          .n_ends = req->n_end_ids,
+                         .session = req->session,
                          .sample = req->sample };
     memcpy(row->salt, req->cache_salt, sizeof(row->salt));
     memcpy(row->end_ids, req->end_ids, sizeof(row->end_ids));
@@ -171,11 +172,20 @@ void row_keep(struct engine_model *em, const struct row *row, bool goes_on)
         runner_keep(em->runner, row->seq, row->salt, row->ids, row->n_fed, goes_on);
 }
 
+/* What the row leaves is its session's. */
+static void row_pin(struct engine_model *em, const struct row *row)
+{
+    if (row->session != 0 && !row->has_failed && row->ids_max > row->n_prompt)
+        runner_pin(em->runner, row->session, row->salt, row->ids, row->n_fed,
+                   row->cut_to_disk < row->n_fed ? row->cut_to_disk : 0);
+}
+
 static void engine_model_close(struct engine *e, row_id id)
 {
     struct engine_model *em = engine_model_of(e);
     struct row *row = engine_model_row(em, id);
     row_keep(em, row, false);
+    row_pin(em, row);
     runner_close(em->runner, row->seq);
     if (!row->no_drafts)
         em->drafter->ops->close(em->drafter, id);
@@ -243,6 +253,11 @@ static int32_t engine_model_reuse(struct engine *e, row_id id)
                      : runner_reuse(em->runner, row->seq, row->salt, row->ids, row->n_ids - 1);
     mem_guard_leave();
     return row->n_fed;
+}
+
+static void engine_model_unpin(struct engine *e, uint64_t session)
+{
+    runner_unpin(engine_model_of(e)->runner, session);
 }
 
 static bool engine_model_fetch(struct engine *e, row_id id)
@@ -348,6 +363,7 @@ static const struct engine_ops engine_model_ops = {
     .grow = engine_model_grow,
     .share = engine_model_share,
     .reuse = engine_model_reuse,
+    .unpin = engine_model_unpin,
     .fetch = engine_model_fetch,
     .is_fetching = engine_model_is_fetching,
     .tend = engine_model_tend,

@@ -11,7 +11,8 @@ struct prefix_node {
     int32_t parent, child, next,
         prev;            /* tree; -1 = none. A free slot's parent is the next free one */
     int32_t bucket_next; /* full nodes and roots */
-    int32_t heap_at;     /* place in the heap; -1 = no leaf */
+    int32_t heap_at;     /* place in the heap; -1 = no leaf, or pinned */
+    int32_t n_pins;      /* of it and of what stands on it */
     int32_t page;        /* -1: a root */
     int32_t n;           /* ids; 0: a root, -1: a free slot */
     double seconds, priority;
@@ -125,9 +126,35 @@ static void node_link(struct prefix *p, int32_t i, int32_t parent)
     d->next = up->child;
     if (up->child >= 0)
         p->nodes[up->child].prev = i;
-    else if (!node_is_root(up))
+    else if (up->heap_at >= 0)
         heap_remove(p, parent); /* no leaf any more */
     up->child = i;
+}
+
+static void node_add_pins(struct prefix *p, int32_t i, int32_t n)
+{
+    for (; !node_is_root(&p->nodes[i]); i = p->nodes[i].parent) {
+        struct prefix_node *d = &p->nodes[i];
+        p->n_pinned -= d->n_pins > 0;
+        d->n_pins += n;
+        BUG_ON(d->n_pins < 0);
+        p->n_pinned += d->n_pins > 0;
+        if (d->n_pins > 0 && d->heap_at >= 0)
+            heap_remove(p, i);
+        else if (d->n_pins == 0 && d->heap_at < 0 && d->child < 0)
+            heap_add(p, i);
+    }
+}
+
+/* A leaf that goes leaves its pins to its heir, which hangs on the same node. */
+static void node_hand_pins(struct prefix *p, int32_t i, int32_t heir)
+{
+    int32_t n = p->nodes[i].n_pins;
+    if (n == 0)
+        return;
+    BUG_ON(heir < 0); /* pinned ones are not given up */
+    node_add_pins(p, heir, n);
+    node_add_pins(p, i, -n);
 }
 
 /* Take a leaf out. Its page may become free; its parent may become a leaf, or a root without children, which goes too. */
@@ -136,6 +163,7 @@ static void node_remove(struct prefix *p, int32_t i, int32_t heir)
     struct prefix_node *d = &p->nodes[i], *up = &p->nodes[d->parent];
     int32_t parent = d->parent;
     BUG_ON(d->child >= 0 || node_is_root(d));
+    node_hand_pins(p, i, heir);
     heap_remove(p, i);
     if (d->n == P)
         node_hash_out(p, i);
@@ -153,7 +181,8 @@ static void node_remove(struct prefix *p, int32_t i, int32_t heir)
     if (up->child >= 0)
         return;
     if (!node_is_root(up)) {
-        heap_add(p, parent);
+        if (up->n_pins == 0)
+            heap_add(p, parent);
     } else {
         node_hash_out(p, parent);
         node_give_slot(p, parent);
@@ -421,6 +450,28 @@ int32_t prefix_evict(struct prefix *p, int32_t n)
     return n_freed;
 }
 
+void prefix_pin(struct prefix *p, int32_t node)
+{
+    node_add_pins(p, node, 1);
+}
+
+void prefix_unpin(struct prefix *p, int32_t node)
+{
+    node_add_pins(p, node, -1);
+}
+
+bool prefix_is_pinned(const struct prefix *p, int32_t node)
+{
+    return p->nodes[node].n_pins > 0;
+}
+
+bool prefix_stands_on(const struct prefix *p, int32_t node, int32_t on)
+{
+    while (node != on && !node_is_root(&p->nodes[node]))
+        node = p->nodes[node].parent;
+    return node == on;
+}
+
 int32_t prefix_idle(const struct prefix *p)
 {
     return p->pool ? p->pool->n_idle : 0;
@@ -498,34 +549,41 @@ void prefix_count_held(const struct prefix *p, int32_t *held)
 static enum err_code check_node(const struct prefix *p, int32_t i, struct err *err)
 {
     const struct prefix_node *d = &p->nodes[i];
-    bool is_leaf = d->child < 0 && !node_is_root(d);
+    bool is_leaf = d->child < 0 && !node_is_root(d), is_in_heap = is_leaf && d->n_pins == 0;
     if (d->n > P || (d->n > 0 && (d->page < 0 || d->page >= p->pool->n_pages)))
         return err_set(err, ERR_STATE, "node %d: %d ids, page %d", i, d->n, d->page);
     if (d->n > 0 && d->n < P && d->child >= 0)
         return err_set(err, ERR_STATE, "node %d: %d ids and children", i, d->n);
     if (d->n > 0 && kv_pool_refs(p->pool, d->page) < 1)
         return err_set(err, ERR_STATE, "node %d: page %d is free", i, d->page);
-    if (is_leaf != (d->heap_at >= 0) || (is_leaf && p->heap[d->heap_at] != i))
-        return err_set(err, ERR_STATE, "node %d: leaf %d, in the heap at %d", i, is_leaf,
-                       d->heap_at);
+    if (is_in_heap != (d->heap_at >= 0) || (is_in_heap && p->heap[d->heap_at] != i))
+        return err_set(err, ERR_STATE, "node %d: leaf %d, %d pins, in the heap at %d", i, is_leaf,
+                       d->n_pins, d->heap_at);
     if (d->n == P && find_full(p, d->parent, d->ids) != i)
         return err_set(err, ERR_STATE, "node %d: not found by its hash", i);
     if (node_is_root(d) && (d->child < 0 || find_root(p, d->salt) != i))
         return err_set(err, ERR_STATE, "root %d: empty, or not found by its salt", i);
-    for (int32_t c = d->child, prev = -1; c >= 0; prev = c, c = p->nodes[c].next)
+    int32_t n_pins = 0;
+    for (int32_t c = d->child, prev = -1; c >= 0; prev = c, c = p->nodes[c].next) {
         if (p->nodes[c].parent != i || p->nodes[c].prev != prev)
             return err_set(err, ERR_STATE, "node %d: child %d is linked elsewhere", i, c);
+        n_pins += p->nodes[c].n_pins;
+    }
+    if (!node_is_root(d) && n_pins > d->n_pins)
+        return err_set(err, ERR_STATE, "node %d: %d pins, those on it have %d", i, d->n_pins,
+                       n_pins);
     return ERR_OK;
 }
 
 enum err_code prefix_check(const struct prefix *p, struct err *err)
 {
-    int32_t n = 0, n_roots = 0, n_free = 0, n_leaves = 0;
+    int32_t n = 0, n_roots = 0, n_free = 0, n_leaves = 0, n_pinned = 0;
     for (int32_t i = 0; i < p->n_slots; i++) {
         const struct prefix_node *d = &p->nodes[i];
         n += d->n > 0;
         n_roots += d->n == 0;
-        n_leaves += d->n > 0 && d->child < 0;
+        n_leaves += d->n > 0 && d->child < 0 && d->n_pins == 0;
+        n_pinned += d->n > 0 && d->n_pins > 0;
         enum err_code code = d->n < 0 ? ERR_OK : check_node(p, i, err);
         if (code)
             return code;
@@ -533,9 +591,10 @@ enum err_code prefix_check(const struct prefix *p, struct err *err)
     for (int32_t i = p->free_slot; i >= 0; i = p->nodes[i].parent)
         n_free++;
     if (n != p->n_nodes || n_roots != p->n_roots || n + n_roots + n_free != p->n_slots ||
-        n_leaves != p->n_heap)
-        return err_set(err, ERR_STATE, "%d nodes, %d roots, %d free of %d, %d of %d leaves", n,
-                       n_roots, n_free, p->n_slots, p->n_heap, n_leaves);
+        n_leaves != p->n_heap || n_pinned != p->n_pinned)
+        return err_set(err, ERR_STATE,
+                       "%d nodes, %d roots, %d free of %d, %d of %d leaves, %d of %d pinned", n,
+                       n_roots, n_free, p->n_slots, p->n_heap, n_leaves, p->n_pinned, n_pinned);
     for (int32_t i = 1; i < p->n_heap; i++)
         if (heap_is_before(p, p->heap[i], p->heap[(i - 1) / 2]))
             return err_set(err, ERR_STATE, "heap: entry %d is before its parent", i);

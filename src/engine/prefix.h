@@ -5,12 +5,13 @@
  * may be in use by running sequences and kept at the same time; nobody writes a page that a node holds.
  * Lookup goes by a hash of (parent, ids) with full compare, then by the longest common run among the last node's children.
  * Eviction takes leaves only, by GreedyDual (Young 1994; Cao and Irani 1997): priority = clock + seconds to recompute, all pages being
- * of one size; the clock is the last evicted priority. A page that a sequence uses is never given up.
+ * of one size; the clock is the last evicted priority. A page that a sequence uses is never given up, and none that is *pinned*, alone or
+ * by a node that stands on it: who pins sees to it that room is left.
  *
  * Owns: nodes, sized at init; the pool is the caller's. Thread: engine thread. Allocation: none after prefix_init.
  * Invariants: (1) every node but a root holds exactly one reference of its page; (2) a node's children are reached by hash (full
- * ones) or by its list (all), and begin differently from one another in full; (3) the heap holds exactly the leaves, lowest priority
- * first. prefix_check() verifies them; tests call it after every operation. */
+ * ones) or by its list (all), and begin differently from one another in full; (3) the heap holds exactly the leaves without a pin, lowest
+ * priority first; (4) a node counts its own pins and those of all that stand on it. prefix_check() verifies them; tests call it after every operation. */
 #ifndef PLUMB_ENGINE_PREFIX_H
 #define PLUMB_ENGINE_PREFIX_H
 
@@ -31,6 +32,7 @@ struct prefix {
     /* private to prefix.c from here */
     struct prefix_node *nodes; /* [n_slots] */
     int32_t n_slots, n_nodes, n_roots;
+    int32_t n_pinned;  /* nodes with a pin */
     int32_t free_slot; /* list through parent; -1 = none */
     int32_t *buckets;  /* [n_buckets] a power of two; -1 = empty */
     int32_t n_buckets;
@@ -39,7 +41,8 @@ struct prefix {
     uint64_t *ghosts; /* [PREFIX_GHOSTS] a ring; 0 = empty */
     int32_t ghost_at;
     /* Told of each node that goes, before its number stands for another one: whoever hangs something on it lets go, or hangs it on
-     * heir, a node that begins with the same ids (-1 = there is none). May be NULL; set after prefix_init. */
+     * heir, a node that begins with the same ids (-1 = there is none); the node's pins are the heir's then. May be NULL; set after
+     * prefix_init. */
     void (*removed)(void *ctx, int32_t node, int32_t heir);
     void *ctx;
 };
@@ -81,6 +84,13 @@ int32_t prefix_put(struct prefix *p, const uint8_t salt[ENGINE_SALT_BYTES], cons
 int32_t prefix_evict(struct prefix *p, int32_t n);
 /* Give up what is over max_idle. */
 void prefix_trim(struct prefix *p);
+
+/* The node, and with it all that it stands on, is not given up until each pin is taken back. */
+void prefix_pin(struct prefix *p, int32_t node);
+void prefix_unpin(struct prefix *p, int32_t node);
+bool prefix_is_pinned(const struct prefix *p, int32_t node); /* itself, or by what stands on it */
+/* Does the node stand on `on`, or is it that one? */
+bool prefix_stands_on(const struct prefix *p, int32_t node, int32_t on);
 
 /* Pages that only the tree holds: what prefix_evict could free in the end. */
 int32_t prefix_idle(const struct prefix *p);

@@ -687,7 +687,7 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
 
 void runner_usage(const struct runner *r, struct engine_usage *out)
 {
-    *out = (struct engine_usage){ 0 };
+    *out = (struct engine_usage){ .n_pins_lost = r->n_pins_lost };
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         if (r->page_bytes[g] > 0) {
             out->groups[out->n_groups].name = group_names[g];
@@ -695,6 +695,7 @@ void runner_usage(const struct runner *r, struct engine_usage *out)
             out->groups[out->n_groups].n_pages = r->pools[g].n_pages;
             out->groups[out->n_groups].n_free = r->pools[g].n_free;
             out->groups[out->n_groups].n_kept = runner_kept_pages(r, g);
+            out->groups[out->n_groups].n_pinned = runner_pinned_pages(r, g);
             out->groups[out->n_groups++].n_promised = r->pools[g].n_reserved;
         }
 }
@@ -722,6 +723,8 @@ enum err_code runner_check(const struct runner *r, struct err *err)
     }
     if (!code)
         code = runner_state_check(r, err);
+    if (!code)
+        code = runner_pins_check(r, err);
     mem_free(MEM_CAT_KV, tables);
     mem_free(MEM_CAT_KV, held);
     return code;

@@ -53,6 +53,7 @@ struct runner_tier; /* runner_tier.c */
 struct runner_end {
     bool is_due;     /* to be written to disk */
     bool is_flushed; /* a flush wants it there */
+    bool is_pinned;
     int32_t node;    /* of the tree, in which the last of the tokens lies */
     int32_t len;
     uint64_t age;
@@ -60,6 +61,20 @@ struct runner_end {
 };
 
 #define RUNNER_ENDS_PER_SEQ 8
+
+/* What a session holds: runner_pins.c. */
+struct runner_pin {
+    uint64_t session; /* 0: nothing */
+    uint64_t salt;    /* its first bytes: a digest */
+    int32_t node;     /* of the tree, in which the last of its tokens lies */
+    int32_t len;
+    int32_t cut_node,
+        cut_len; /* the same of its prompt's stable boundary; -1 and 0: there is none */
+    uint64_t age;
+};
+
+#define RUNNER_PINS_MAX 256
+#define RUNNER_BRANCHES 4 /* histories of one session */
 
 struct runner {
     const struct model *model;
@@ -85,6 +100,9 @@ struct runner {
     uint64_t next_end;
     const struct runner_end *end_in_use; /* that a sequence is beginning with: not to be dropped */
     int64_t keep_bytes_max;
+    struct runner_pin *pins; /* [n_pins] */
+    int32_t n_pins;
+    int64_t n_pins_lost;                       /* that gave way */
     struct runner_tier *tier;                  /* NULL: nothing is kept on disk */
     int32_t *ids, *pos;                        /* [max_rows] */
     uint8_t *failed;                           /* [max_rows] */
@@ -165,6 +183,15 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_B
 bool runner_keep_end(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                      const int32_t *ids, int32_t n, bool to_disk);
 
+/* What is kept of ids [n] belongs to the session from now on: it is given up for no other kept history, as long as all sessions hold half
+ * of what may be kept at most (else the one unused for longest lets go), and for a row only where nothing else is left. The session's
+ * history that these ids go on with is let go; of others it holds RUNNER_BRANCHES. cut: tokens of a beginning whose end is held, too; 0 =
+ * none. Nothing happens where not all of it is kept. */
+void runner_pin(struct runner *r, uint64_t session, const uint8_t salt[ENGINE_SALT_BYTES],
+                const int32_t *ids, int32_t n, int32_t cut);
+/* All that it holds is as if it had no session. */
+void runner_unpin(struct runner *r, uint64_t session);
+
 /* Begin an empty sequence without promises with what is kept of ids [n]: as runner_share. Returns the number of tokens. */
 int32_t runner_reuse(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_BYTES],
                      const int32_t *ids, int32_t n);
@@ -226,7 +253,7 @@ void runner_tier_stats(const struct runner *r, struct tier_stats *out);
 /* The ledger of the pools. */
 void runner_usage(const struct runner *r, struct engine_usage *out);
 
-/* kv_pool_check of every group. For tests. */
+/* kv_pool_check of every group, and the invariants of what is kept. For tests. */
 enum err_code runner_check(const struct runner *r, struct err *err) MUST_CHECK;
 
 #endif

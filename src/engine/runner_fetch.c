@@ -40,7 +40,8 @@ static void fetch_set_last(struct runner_tier *t, int32_t n_levels, const struct
 static bool fetch_fits(struct runner *r, bool is_whole)
 {
     struct runner_tier *t = r->tier;
-    int64_t room = (int64_t)runner_unpromised(r, MODEL_GROUP_FULL) + prefix_idle(&r->prefix);
+    int64_t room = prefix_idle(&r->prefix) - r->prefix.n_pinned;
+    room = (room > 0 ? room : 0) + runner_unpromised(r, MODEL_GROUP_FULL);
     room = (room < r->prefix.max_idle ? room : r->prefix.max_idle) - t->level - 1;
     if (t->n_levels - t->level <= room)
         return true;
@@ -225,6 +226,7 @@ static bool take_end(struct runner *r, const struct tier_record *rec, int32_t no
     e->node = node;
     e->len = len;
     e->age = r->next_end++;
+    runner_mark_end(r, e);
     return true;
 }
 

@@ -1,5 +1,5 @@
 /* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_state.c: slots of recurrent layers.
- * runner_keep.c: histories that outlive their sequences. runner_tier.c: those on disk. */
+ * runner_keep.c: histories that outlive their sequences. runner_pins.c: sessions. runner_tier.c: histories on disk. */
 #ifndef PLUMB_ENGINE_RUNNER_INT_H
 #define PLUMB_ENGINE_RUNNER_INT_H
 
@@ -30,12 +30,26 @@ void runner_share_group(struct runner *r, int group, struct kv_table *to,
 /* Errors: ERR_NOMEM. */
 enum err_code runner_keep_alloc(struct runner *r, int64_t keep_bytes, struct err *err) MUST_CHECK;
 void runner_keep_free(struct runner *r);
-/* n pages of the group that are free and not promised: kept histories and snapshots give theirs up for it, if that is enough. */
+/* n pages of the group that are free and not promised, for a row: kept histories and snapshots give theirs up for it, if that is enough;
+ * pinned ones last. */
 bool runner_make_room(struct runner *r, int group, int32_t n);
 /* Give up what is over the budget. */
 void runner_trim(struct runner *r);
+/* The pin that was unused for longest is taken back. False: there is none. */
+bool runner_give_up_pin(struct runner *r);
+/* The tree's node goes: what is pinned there is pinned at heir (prefix.removed). */
+void runner_pins_moved(struct runner *r, int32_t node, int32_t heir);
+/* Is the end a pin's? Sets is_pinned. */
+void runner_mark_end(const struct runner *r, struct runner_end *e);
+/* After runner_keep_alloc. Errors: ERR_NOMEM. */
+enum err_code runner_pins_alloc(struct runner *r, struct err *err) MUST_CHECK;
+/* Errors: ERR_STATE, naming the first violation. */
+enum err_code runner_pins_check(const struct runner *r, struct err *err) MUST_CHECK;
+
 /* Pages of the group that only kept histories hold. */
 int32_t runner_kept_pages(const struct runner *r, int group);
+/* And those that sessions hold, whether or not a row has them, too. */
+int32_t runner_pinned_pages(const struct runner *r, int group);
 
 /* Bytes of a page in layer i; 0: it keeps no positions, or reads another one's. */
 size_t runner_layer_page(const struct runner *r, int64_t i);
@@ -44,7 +58,7 @@ size_t runner_layer_page(const struct runner *r, int64_t i);
 int32_t runner_spare_page(struct runner *r);
 /* Tokens of the longest end that ids begin with; 0 = none. */
 int32_t runner_end_tokens(struct runner *r, const struct prefix_hit *hit, const int32_t *ids);
-/* The end that was unused for longest is given up if no other is free. NULL: all are in use. Its tables are empty. */
+/* The end that was unused for longest is given up if no other is free. NULL: all are in use or pinned. Its tables are empty. */
 struct runner_end *runner_end_take(struct runner *r);
 
 /* --- kept histories on disk --- */

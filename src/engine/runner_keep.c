@@ -25,7 +25,7 @@ static void end_drop(struct runner *r, struct runner_end *e)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &e->tables[g]);
     e->len = 0;
-    e->is_due = e->is_flushed = false;
+    e->is_due = e->is_flushed = e->is_pinned = false;
 }
 
 static int64_t end_bytes(const struct runner *r, const struct runner_end *e)
@@ -36,13 +36,15 @@ static int64_t end_bytes(const struct runner *r, const struct runner_end *e)
     return bytes;
 }
 
-/* The end that was unused for longest, but for the one that a sequence is beginning with. */
-static struct runner_end *end_oldest(struct runner *r)
+/* The end that was unused for longest, but for the one that a sequence is beginning with. Pinned ones come last, or not at all. */
+static struct runner_end *end_oldest(struct runner *r, bool costs_pins)
 {
     struct runner_end *oldest = NULL;
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
-        if (end_is_held(e) && e != r->end_in_use && (!oldest || e->age < oldest->age))
+        if (end_is_held(e) && e != r->end_in_use && (costs_pins || !e->is_pinned) &&
+            (!oldest || e->is_pinned < oldest->is_pinned ||
+             (e->is_pinned == oldest->is_pinned && e->age < oldest->age)))
             oldest = e;
     }
     return oldest;
@@ -52,6 +54,7 @@ static void end_moved(void *ctx, int32_t node, int32_t heir)
 {
     struct runner *r = ctx;
     runner_tier_removed(r, node);
+    runner_pins_moved(r, node, heir);
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
         if (!end_is_held(e) || e->node != node)
@@ -67,7 +70,7 @@ struct runner_end *runner_end_take(struct runner *r)
     for (int32_t i = 0; i < r->n_ends; i++)
         if (!end_is_held(&r->ends[i]))
             return &r->ends[i];
-    struct runner_end *oldest = end_oldest(r);
+    struct runner_end *oldest = end_oldest(r, false);
     if (oldest)
         end_drop(r, oldest);
     return oldest;
@@ -93,6 +96,7 @@ static void end_put(struct runner *r, const struct runner_seq *s, int32_t node)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         if (g != MODEL_GROUP_FULL)
             kv_table_hold(&r->pools[g], &to->tables[g], &s->tables[g]);
+    runner_mark_end(r, to);
 }
 
 /* The longest end that ids begin with. */
@@ -142,7 +146,7 @@ enum err_code runner_keep_alloc(struct runner *r, int64_t keep_bytes, struct err
         code = prefix_init(&r->prefix, p, n < p->n_pages ? (int32_t)n : p->n_pages, err);
     r->prefix.removed = end_moved;
     r->prefix.ctx = r;
-    return code;
+    return code ? code : runner_pins_alloc(r, err);
 }
 
 void runner_keep_free(struct runner *r)
@@ -155,6 +159,7 @@ void runner_keep_free(struct runner *r)
     r->prefix.removed = NULL;
     prefix_release(&r->prefix);
     mem_free(MEM_CAT_KV, r->ends);
+    mem_free(MEM_CAT_KV, r->pins);
     mem_free(MEM_CAT_KV, r->hit_pages);
     kv_table_release(&r->spare);
 }
@@ -163,30 +168,44 @@ bool runner_make_room(struct runner *r, int group, int32_t n)
 {
     int32_t lacks = n - runner_unpromised(r, group);
     struct runner_end *e;
-    if (lacks > 0 && group == MODEL_GROUP_FULL && prefix_idle(&r->prefix) >= lacks)
-        prefix_evict(&r->prefix, lacks);
-    while (group != MODEL_GROUP_FULL && runner_unpromised(r, group) < n && (e = end_oldest(r)))
+    if (lacks > 0 && group == MODEL_GROUP_FULL && prefix_idle(&r->prefix) >= lacks) {
+        lacks -= prefix_evict(&r->prefix, lacks);
+        while (lacks > 0 && runner_give_up_pin(r))
+            lacks -= prefix_evict(&r->prefix, lacks);
+    }
+    while (group != MODEL_GROUP_FULL && runner_unpromised(r, group) < n &&
+           (e = end_oldest(r, true)))
         end_drop(r, e);
     if (group == MODEL_GROUP_STATE && runner_unpromised(r, group) < n)
         (void)runner_free_slots(r, n, NULL);
     return n <= runner_unpromised(r, group);
 }
 
+/* Bytes of the ends and of the tree's idle pages that are over the budget. */
+static int64_t keep_over(const struct runner *r)
+{
+    int64_t bytes = (int64_t)prefix_idle(&r->prefix) * (int64_t)r->page_bytes[MODEL_GROUP_FULL];
+    for (int32_t i = 0; i < r->n_ends; i++)
+        bytes += end_bytes(r, &r->ends[i]);
+    return bytes - r->keep_bytes_max;
+}
+
 void runner_trim(struct runner *r)
 {
-    int64_t bytes = 0;
+    int64_t page = (int64_t)r->page_bytes[MODEL_GROUP_FULL], over;
     struct runner_end *e;
     if (r->prefix.max_idle == 0)
         return;
-    for (int32_t i = 0; i < r->n_ends; i++)
-        bytes += end_bytes(r, &r->ends[i]);
-    if (r->n_ends > 0)
-        bytes += (int64_t)prefix_idle(&r->prefix) * (int64_t)r->page_bytes[MODEL_GROUP_FULL];
-    while (bytes > r->keep_bytes_max && (e = end_oldest(r))) {
-        bytes -= end_bytes(r, e);
-        end_drop(r, e);
-    }
     prefix_trim(&r->prefix);
+    if (r->n_ends == 0)
+        return;
+    while (keep_over(r) > 0 && (e = end_oldest(r, false)))
+        end_drop(r, e);
+    while (page > 0 && (over = keep_over(r)) > 0 &&
+           prefix_evict(&r->prefix, (int32_t)((over + page - 1) / page)) > 0)
+        ;
+    while (keep_over(r) > 0 && (e = end_oldest(r, true))) /* pinned ones are left */
+        end_drop(r, e);
 }
 
 int32_t runner_kept_pages(const struct runner *r, int group)
@@ -196,6 +215,17 @@ int32_t runner_kept_pages(const struct runner *r, int group)
         return prefix_idle(&r->prefix);
     for (int32_t i = 0; i < r->n_ends; i++)
         n += r->ends[i].tables[group].n - r->ends[i].tables[group].first;
+    return n;
+}
+
+int32_t runner_pinned_pages(const struct runner *r, int group)
+{
+    int32_t n = 0;
+    if (group == MODEL_GROUP_FULL)
+        return r->prefix.n_pinned;
+    for (int32_t i = 0; i < r->n_ends; i++)
+        if (r->ends[i].is_pinned)
+            n += r->ends[i].tables[group].n - r->ends[i].tables[group].first;
     return n;
 }
 
@@ -222,7 +252,7 @@ void runner_keep(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_B
 static bool end_make_room(struct runner *r, int group, int32_t n)
 {
     struct runner_end *e;
-    while (runner_unpromised(r, group) < n && (e = end_oldest(r)))
+    while (runner_unpromised(r, group) < n && (e = end_oldest(r, false)))
         end_drop(r, e);
     return n <= runner_unpromised(r, group);
 }
@@ -230,8 +260,8 @@ static bool end_make_room(struct runner *r, int group, int32_t n)
 int32_t runner_spare_page(struct runner *r)
 {
     struct kv_pool *p = &r->pools[MODEL_GROUP_FULL];
-    if (!runner_make_room(r, MODEL_GROUP_FULL, 1))
-        return -1;
+    if (runner_unpromised(r, MODEL_GROUP_FULL) < 1 && prefix_evict(&r->prefix, 1) < 1)
+        return -1; /* pins do not give way to it */
     enum err_code code = kv_table_reserve(p, &r->spare, 1, NULL);
     if (!code)
         code = kv_table_extend(p, &r->spare, 1, NULL);
@@ -301,6 +331,7 @@ bool runner_keep_end(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SA
     to->len = n;
     to->age = r->next_end++;
     to->is_due = to_disk && r->tier;
+    runner_mark_end(r, to);
     if (r->tier)
         runner_tier_kept(r, salt, ids, n);
     return true;

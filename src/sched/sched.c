@@ -16,6 +16,7 @@ enum sched_mail_kind {
     SCHED_MAIL_RESUME,
     SCHED_MAIL_WAKE, /* the engine has something to tend */
     SCHED_MAIL_FLUSH,
+    SCHED_MAIL_UNPIN, /* id: the session's */
 };
 
 struct sched_mail {
@@ -146,6 +147,11 @@ static void sched_handle_mail(struct sched *s, const struct sched_mail *m)
         break;
     case SCHED_MAIL_FLUSH:
         sched_begin_flush(s, m->id);
+        break;
+    case SCHED_MAIL_UNPIN:
+        if (s->engine->ops->unpin)
+            s->engine->ops->unpin(s->engine, m->id);
+        sched_stats_rows(s);
         break;
     }
 }
@@ -328,6 +334,11 @@ enum err_code sched_pause(struct sched *s, req_id id, bool is_paused)
 enum err_code sched_flush(struct sched *s, req_id id)
 {
     return sched_command(s, SCHED_MAIL_FLUSH, id);
+}
+
+enum err_code sched_unpin(struct sched *s, uint64_t session)
+{
+    return sched_command(s, SCHED_MAIL_UNPIN, session);
 }
 
 enum err_code sched_next_event(struct sched *s, struct sched_event *out, int64_t timeout_us)

@@ -148,6 +148,9 @@ enum err_code sched_pause(struct sched *s, req_id id, bool is_paused) MUST_CHECK
 /* Make all that is kept of finished prompts and answers durable; an event says when that is over. Errors: as sched_cancel. */
 enum err_code sched_flush(struct sched *s, req_id id) MUST_CHECK;
 
+/* What the session's turns have left is given up like anything else that is kept. Errors: as sched_cancel. */
+enum err_code sched_unpin(struct sched *s, uint64_t session) MUST_CHECK;
+
 /* The next event. timeout_us 0 = only if one is there (ERR_NOT_FOUND), else wait at most so long (ERR_TIMEOUT).
  * ERR_STATE after sched_stop began and all is read. */
 enum err_code sched_next_event(struct sched *s, struct sched_event *out,

@@ -55,7 +55,7 @@ struct sched_counters {                /* one writer each unless said; read from
     const char *group_names[ENGINE_GROUPS_MAX];
     int64_t group_page_bytes[ENGINE_GROUPS_MAX], group_pages[ENGINE_GROUPS_MAX];
     _Atomic int64_t group_free[ENGINE_GROUPS_MAX], group_promised[ENGINE_GROUPS_MAX];
-    _Atomic int64_t group_kept[ENGINE_GROUPS_MAX];
+    _Atomic int64_t group_kept[ENGINE_GROUPS_MAX], group_pinned[ENGINE_GROUPS_MAX], pins_lost;
     struct histogram histograms[SCHED_HISTOGRAM_COUNT];
 };
 

@@ -28,7 +28,9 @@ void sched_stats_rows(struct sched *s)
         c->group_free[i] = u.groups[i].n_free;
         c->group_promised[i] = u.groups[i].n_promised;
         c->group_kept[i] = u.groups[i].n_kept;
+        c->group_pinned[i] = u.groups[i].n_pinned;
     }
+    c->pins_lost = u.n_pins_lost;
     if (c->n_groups == 0)
         c->n_groups = u.n_groups;
 }
@@ -36,6 +38,7 @@ void sched_stats_rows(struct sched *s)
 static void sched_read_cache(const struct sched_counters *c, struct engine_usage *out)
 {
     out->n_groups = c->n_groups;
+    out->n_pins_lost = c->pins_lost;
     for (int32_t i = 0; i < out->n_groups; i++) {
         out->groups[i].name = c->group_names[i];
         out->groups[i].page_bytes = c->group_page_bytes[i];
@@ -43,6 +46,7 @@ static void sched_read_cache(const struct sched_counters *c, struct engine_usage
         out->groups[i].n_free = c->group_free[i];
         out->groups[i].n_promised = c->group_promised[i];
         out->groups[i].n_kept = c->group_kept[i];
+        out->groups[i].n_pinned = c->group_pinned[i];
     }
 }
 

@@ -113,6 +113,7 @@ static const struct scenario scenarios[] = {
     { "killed 1", SCHEDULE_KILLED, 1 },       { "killed 2", SCHEDULE_KILLED, 2 },
     { "disk-warm", SCHEDULE_DISK, 100 },      { "disk-warm half", SCHEDULE_DISK, 50 },
     { "disk-warm end", SCHEDULE_DISK, -50 },  { "disk-warm mixed", SCHEDULE_DISK_MIXED, 1 },
+    { "session", SCHEDULE_SESSION, 3 },       { "restored", SCHEDULE_RESTORED, 3 },
 };
 
 /* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from
@@ -153,6 +154,8 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
     bool is_of_disk = s->schedule == SCHEDULE_DISK || s->schedule == SCHEDULE_DISK_MIXED;
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
+    if (s->schedule == SCHEDULE_SESSION || s->schedule == SCHEDULE_RESTORED)
+        return c->keep_pages > 0 && (c->drafts == DRAFTS_NONE || !m->is_real);
     if (c->has_disk != is_of_disk)
         return c->has_disk && s->chunk == 1 &&
                (s->schedule == SCHEDULE_PREEMPTED || s->schedule == SCHEDULE_KILLED);

@@ -90,6 +90,8 @@ enum schedule {
     SCHEDULE_DISK,   /* as WARM, but a new engine has only the disk */
     SCHEDULE_DISK_MIXED, /* the disk has all that one alone leaves; then MIXED: what a row has there comes back while others go on */
     SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise; below 0: that ended there */
+    SCHEDULE_SESSION, /* each is a turn of the session that a row of half its prompt was one of; chunk others without a session come between */
+    SCHEDULE_RESTORED, /* the same in a new engine, in which the session's ids were taken again; chunk as above */
 };
 
 struct scenario {

@@ -576,6 +576,56 @@ static enum err_code warm_run(struct lab *lab, int32_t percent, const struct exa
     return code ? code : alone_run(lab, 7, req, record, err);
 }
 
+#define SESSION 9
+
+/* Take part of the request's prompt (the first half, or ids of a stranger) to an answer of a few tokens. */
+static enum err_code session_turn(struct lab *lab, const struct exact_request *req, int stranger,
+                                  int32_t max_tokens, struct err *err)
+{
+    static struct exact_request lead;
+    struct runner_row row;
+    struct engine_result res = { 0 };
+    lead = *req;
+    request_make_leader(&lead.engine);
+    lead.engine.prompt = lead.prompt;
+    lead.engine.n_prompt = stranger > 0 ? lead.engine.n_prompt : lead.engine.n_prompt / 2 + 1;
+    lead.engine.max_tokens = max_tokens;
+    lead.engine.session = stranger > 0 ? 0 : SESSION;
+    for (int32_t i = 0; i < lead.engine.n_prompt; i++)
+        lead.prompt[i] = (lead.prompt[i] + stranger) % lab->n_vocab;
+    enum err_code code = row_grow(lab, &row, row_open(lab, &lead, &row, err), err);
+    while (!code && res.finish == FINISH_NONE) {
+        struct engine_work work = { .row = row.row, .n_tokens = 40 };
+        code = lab->engine->ops->step(lab->engine, &work, 1, &res, err);
+        if (!code)
+            row_take(lab, &row, &res, NULL);
+    }
+    row_close(lab, &row);
+    return code ? code : runner_check(engine_model_runner(lab->engine), err);
+}
+
+static enum err_code session_run(struct lab *lab, const struct scenario *sc,
+                                 const struct exact_request *req, struct buf *record,
+                                 struct err *err)
+{
+    static struct exact_request turn;
+    /* An answer of one token: what it leaves is the prompt alone, and so the turn's beginning. */
+    enum err_code code = session_turn(lab, req, 0, 1, err);
+    if (!code && sc->schedule == SCHEDULE_RESTORED) {
+        lab->engine->ops->free(lab->engine);
+        lab->engine = NULL;
+        code = engine_model_new(&lab->options, &lab->engine, err);
+        if (!code)
+            code = session_turn(lab, req, 0, 1, err);
+    }
+    for (int i = 1; i <= sc->chunk && !code; i++)
+        code = session_turn(lab, req, i, 5, err);
+    turn = *req;
+    turn.engine.session = SESSION;
+    lab->n_reused = 0; /* by the turn alone */
+    return code ? code : alone_run(lab, 7, &turn, record, err);
+}
+
 /* Windows and states are found only where a row has ended, and where there is room for theirs. */
 static bool lab_must_reuse(const struct lab *lab, const struct scenario *sc)
 {
@@ -612,6 +662,16 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
         code = disk_run(lab, sc, requests, n, records, err);
         if (!code && lab->n_read == 0 && lab_must_reuse(lab, sc))
             code = err_set(err, ERR_STATE, "nothing came from disk");
+        return code;
+    case SCHEDULE_SESSION:
+    case SCHEDULE_RESTORED:
+        for (int i = 0; i < n && !code; i++) {
+            code = session_run(lab, sc, &requests[i], &records[i], err);
+            n_shared += lab->n_reused > 0;
+            lab->engine->ops->unpin(lab->engine, SESSION);
+        }
+        if (!code && n_shared == 0 && lab_must_reuse(lab, &(struct scenario){ .chunk = -1 }))
+            code = err_set(err, ERR_STATE, "no turn began with what its session had left");
         return code;
     case SCHEDULE_FORKED:
         for (int i = 0; i < n && !code; i++)

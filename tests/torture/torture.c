@@ -24,6 +24,7 @@
 
 #define KINDS      24
 #define CHOICES    2
+#define SESSIONS   5
 #define CTX        512
 #define LIVE_MAX   28 /* requests of one schedule */
 #define RECORD_MAX (1 << 20)
@@ -52,7 +53,7 @@ struct torture {
     struct ticket tickets[LIVE_MAX];
     int32_t n_tickets, n_over;
     int64_t n_events;
-    int64_t n_whole, n_cut, n_wrong, preempted, shared, recomputed, steps;
+    int64_t n_whole, n_cut, n_wrong, preempted, shared, recomputed, steps, pins_lost;
     char disk_dir[64];
     int64_t files_written, files_read, disk_waits, disk_failed;
 };
@@ -298,17 +299,20 @@ static enum err_code torture_submit(struct torture *t, struct sched *s, struct e
         r[i]->priority = (int32_t)(dice & 1);
         r[i]->is_background = dice == 2;
         r[i]->deadline_us = dice == 4 ? clock_us() + 30000 : 0;
+        r[i]->engine.session = i == 0 && dice % 2 == 0 ? 1 + draw(t, SESSIONS) : 0;
     }
     return sched_submit(s, r, n, err);
 }
 
 static enum err_code torture_act(struct torture *t, struct sched *s, struct err *err)
 {
-    uint32_t dice = draw(t, 11);
+    uint32_t dice = draw(t, 12);
     if (dice == 10)
         return sched_flush(s, FLUSH_ID);
     if (dice < 7 || t->n_tickets == 0)
         return torture_submit(t, s, err);
+    if (dice == 11)
+        return sched_unpin(s, 1 + draw(t, SESSIONS));
     req_id id = draw(t, (uint32_t)t->n_tickets);
     return dice == 7 ? sched_cancel(s, id) : sched_pause(s, id, dice == 8);
 }
@@ -356,6 +360,7 @@ static enum err_code torture_check_end(struct torture *t, struct sched *s, struc
     t->files_read += st.disk.read;
     t->disk_waits += st.disk_waits;
     t->disk_failed += st.disk.failed;
+    t->pins_lost += st.cache.n_pins_lost;
     for (int32_t g = 0; g < st.cache.n_groups; g++)
         if (st.cache.groups[g].n_free + st.cache.groups[g].n_kept != st.cache.groups[g].n_pages ||
             st.cache.groups[g].n_promised)
@@ -445,18 +450,19 @@ static int torture_all(struct torture *t, uint32_t n_schedules)
     }
     printf("%u schedules: %lld answers whole, %lld cut short, %lld wrong; %lld steps, %lld times "
            "memory given up, "
-           "%lld tokens taken again, %lld shared\n",
+           "%lld tokens taken again, %lld shared, %lld histories of sessions gave way\n",
            n_schedules, (long long)t->n_whole, (long long)t->n_cut, (long long)t->n_wrong,
            (long long)t->steps, (long long)t->preempted, (long long)t->recomputed,
-           (long long)t->shared);
+           (long long)t->shared, (long long)t->pins_lost);
     printf("disk: %lld files written, %lld read, %lld requests waited for them; it failed %lld "
            "times\n",
            (long long)t->files_written, (long long)t->files_read, (long long)t->disk_waits,
            (long long)t->disk_failed);
     if (n_schedules >= 20 &&
-        (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 || t->files_read == 0)) {
-        printf("the schedules never gave memory up, shared a prompt, cut an answer or read a "
-               "file\n");
+        (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 || t->files_read == 0 ||
+         t->pins_lost == 0)) {
+        printf("the schedules never gave memory up, shared a prompt, cut an answer, read a "
+               "file or cost a session its place\n");
         n_failed++;
     }
     printf("%d passed, %d failed, 0 skipped\n", n_passed, n_failed);

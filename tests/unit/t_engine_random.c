@@ -93,6 +93,7 @@ static void world_join(struct world *w, struct live *l)
         req.prompt_scores = l->scores;
     if (req.signal.n_bins)
         req.signal.bins = l->bins;
+    req.session = dice(w, 2) * (1 + dice(w, 4));
     l->row = open_row(&w->t, &req);
     l->pending = req.n_prompt;
     l->is_open = true;
@@ -227,6 +228,8 @@ static void world_turn(struct world *w)
         world_reuse(w, l);
     } else if (what == 5 && dice(w, 5) == 0) {
         world_leave(w, l);
+    } else if (what == 6 && dice(w, 30) == 0) {
+        w->t.engine->ops->unpin(w->t.engine, 1 + dice(w, 4));
     } else {
         world_step(w);
     }

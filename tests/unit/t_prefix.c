@@ -370,6 +370,90 @@ static void salts_beyond_the_bound_are_not_kept(void **state)
     world_close(&w);
 }
 
+/* --- pins --- */
+
+#define PINS 3
+
+struct pins {
+    int32_t nodes[PINS]; /* -1 = none */
+};
+
+static void pins_moved(void *ctx, int32_t node, int32_t heir)
+{
+    struct pins *pins = ctx;
+    for (int i = 0; i < PINS; i++)
+        if (pins->nodes[i] == node) {
+            assert_true(heir >= 0); /* else it was given up */
+            pins->nodes[i] = heir;
+        }
+}
+
+static void pinned_histories_stay_and_what_they_stand_on(void **state)
+{
+    (void)state;
+    struct world w;
+    struct pins pins = { { -1, -1, -1 } };
+    int32_t a[MAX], pages[CAP], nodes[CAP];
+    struct prefix_hit hit = { .pages = pages, .nodes = nodes };
+    world_open(&w, N_PAGES);
+    w.prefix.removed = pins_moved;
+    w.prefix.ctx = &pins;
+    fill(a, MAX, 0);
+    assert_int_equal(seq_begin(&w, 0, 0, a, 2 * P + 5), 0);
+    assert_true(seq_extend(&w, 0, a, 2 * P + 5));
+    seq_end(&w, 0, true);
+    prefix_find(&w.prefix, w.salts[0], a, 2 * P + 5, &hit);
+    pins.nodes[0] = nodes[2];
+    prefix_pin(&w.prefix, nodes[2]);
+    prefix_pin(&w.prefix, nodes[2]);
+    world_check(&w);
+    assert_int_equal(w.prefix.n_pinned, 3);
+    assert_true(prefix_is_pinned(&w.prefix, nodes[0]));
+    assert_true(prefix_stands_on(&w.prefix, nodes[2], nodes[0]));
+    assert_false(prefix_stands_on(&w.prefix, nodes[0], nodes[2]));
+    assert_int_equal(prefix_evict(&w.prefix, 3), 0);
+    /* Others come and go beside them. */
+    int32_t b[MAX];
+    fill(b, MAX, 5000);
+    assert_int_equal(seq_begin(&w, 0, 0, b, 2 * P), 0);
+    assert_true(seq_extend(&w, 0, b, 2 * P));
+    seq_end(&w, 0, true);
+    assert_int_equal(prefix_evict(&w.prefix, 5), 2);
+    world_check(&w);
+    /* A longer one takes the tail's place, and its pins. */
+    assert_int_equal(seq_begin(&w, 0, 0, a, 3 * P), 2 * P + 5);
+    assert_true(seq_extend(&w, 0, a + 2 * P + 5, P - 5));
+    seq_end(&w, 0, true);
+    world_check(&w);
+    assert_int_equal(w.prefix.n_pinned, 3);
+    assert_int_equal(prefix_evict(&w.prefix, 3), 0);
+    prefix_unpin(&w.prefix, pins.nodes[0]);
+    assert_int_equal(prefix_evict(&w.prefix, 3), 0); /* pinned twice */
+    prefix_unpin(&w.prefix, pins.nodes[0]);
+    world_check(&w);
+    assert_int_equal(w.prefix.n_pinned, 0);
+    pins.nodes[0] = -1;
+    assert_int_equal(prefix_evict(&w.prefix, 5), 3);
+    world_check(&w);
+    world_close(&w);
+}
+
+/* Let go of one of the pins and hold another history by it: of ids [n], as far as they are kept. */
+static void pins_change(struct world *w, struct pins *pins, int at, const uint8_t *salt,
+                        const int32_t *ids, int32_t n)
+{
+    int32_t pages[CAP], nodes[CAP];
+    struct prefix_hit hit = { .pages = pages, .nodes = nodes };
+    if (pins->nodes[at] >= 0)
+        prefix_unpin(&w->prefix, pins->nodes[at]);
+    pins->nodes[at] = -1;
+    prefix_find(&w->prefix, salt, ids, n, &hit);
+    if (hit.n_tokens == 0 || hit.n_tokens > 4 * P) /* some room is left */
+        return;
+    pins->nodes[at] = nodes[(hit.n_tokens - 1) / P];
+    prefix_pin(&w->prefix, pins->nodes[at]);
+}
+
 static void draw4(uint32_t a, uint32_t b, uint32_t out[4])
 {
     philox4x32((const uint32_t[4]){ a, b, 0, 0 }, (const uint32_t[2]){ 11, 0 }, out);
@@ -383,7 +467,10 @@ static void random_histories_never_mix(void **state)
     uint32_t draw[4];
     int64_t found = 0, asked = 0, n_evicted = 0;
     for (uint32_t round = 0; round < 40; round++) {
+        struct pins pins = { { -1, -1, -1 } };
         world_open(&w, round % 4 == 0 ? 7 : N_PAGES);
+        w.prefix.removed = pins_moved;
+        w.prefix.ctx = &pins;
         for (uint32_t turn = 0; turn < 150; turn++) {
             int32_t ids[MAX];
             draw4(round, turn, draw);
@@ -396,6 +483,8 @@ static void random_histories_never_mix(void **state)
             }
             if (draw[3] % 4 == 0)
                 ids[draw[3] % (uint32_t)n] = 9; /* ... with a change now and then */
+            if (round % 2 == 1 && draw[0] % 7 == 0)
+                pins_change(&w, &pins, (int)(draw[2] % PINS), w.salts[s], ids, n);
             if (w.is_open[s]) {
                 seq_end(&w, s, draw[3] % 5 != 0);
             } else {
@@ -428,6 +517,7 @@ int main(void)
         cmocka_unit_test(a_look_tells_how_the_nearest_history_goes_on),
         cmocka_unit_test(the_budget_bounds_what_is_idle),
         cmocka_unit_test(salts_beyond_the_bound_are_not_kept),
+        cmocka_unit_test(pinned_histories_stay_and_what_they_stand_on),
         cmocka_unit_test(random_histories_never_mix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
