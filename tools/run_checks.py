@@ -305,7 +305,8 @@ class Checks:
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)
         # The server over the scripted engine: parsers under asan, threads under tsan.
-        names = ("server", "openai", "requests", "scores", "observing", "load", "responses", "messages", "security", "keep_alive", "grammars")
+        names = ("server", "openai", "requests", "scores", "observing", "load", "responses", "messages", "security", "keep_alive",
+                 "sessions", "token_ids", "grammars")
         scripted = [f"tests/api/test_{t}.py" for t in names if (ROOT / f"tests/api/test_{t}.py").exists()]
         for variant in ("asan", "tsan") if scripted else ():
             yield f"server-{variant}", lambda variant=variant: self.pytest(f"server-{variant}", variant, *scripted)

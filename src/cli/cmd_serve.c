@@ -75,6 +75,16 @@ static enum err_code serve_journal_dir(const struct serve_options *o, struct buf
     return ERR_OK;
 }
 
+/* Where sessions are saved, into out; NULL where nothing says: saving one is refused then. */
+static const char *serve_session_dir(const struct serve_options *o, struct buf *out)
+{
+    struct err err;
+    if (o->state_dir || o->ssd_cache)
+        return o->state_dir ? o->state_dir : o->ssd_cache;
+    bool is_there = file_state_dir(getenv("XDG_STATE_HOME"), getenv("HOME"), out, &err) == ERR_OK;
+    return is_there ? out->data : NULL;
+}
+
 static int serve_run(void *options)
 {
     const struct serve_options *o = options;
@@ -118,7 +128,7 @@ static int serve_run(void *options)
     };
     struct api_keys keys = { 0 };
     struct err err;
-    struct buf state, journal;
+    struct buf state, journal, sessions;
     int64_t now;
     if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
         return cli_fail("serve", &err);
@@ -136,12 +146,15 @@ static int serve_run(void *options)
         return cli_fail("serve", &err);
     buf_init(&state, MEM_CAT_BASE, 4096);
     buf_init(&journal, MEM_CAT_BASE, 4096);
+    buf_init(&sessions, MEM_CAT_BASE, 4096);
+    config.session_dir = serve_session_dir(o, &sessions);
     config.state_dir = serve_state_dir(o, &state);
     enum err_code code = serve_journal_dir(o, &journal, &config.journal_dir, &err);
     if (code == ERR_OK)
         code = server_run(&config, &err);
     buf_release(&state);
     buf_release(&journal);
+    buf_release(&sessions);
     trace_close();
     if (code == ERR_CANCELLED ||
         code == ERR_TIMEOUT) /* a thread still runs: nothing may be freed */
@@ -222,7 +235,8 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_INT, AT(drain_seconds), 0, 86400 },
             { "wedged-seconds", "N", "a step that runs longer makes /health say 503; default 120",
               CLI_FLAG_INT, AT(wedged_seconds), 1, 86400 },
-            { "state-dir", "DIR", "where responses are kept; default ~/.local/state/plumb",
+            { "state-dir", "DIR",
+              "where responses and sessions are kept; default ~/.local/state/plumb",
               CLI_FLAG_STRING, AT(state_dir), 0, 0 },
             { "no-store", NULL, "keep no responses", CLI_FLAG_BOOL, AT(no_store), 0, 0 },
             { "store-size", "SIZE", "most bytes of kept responses; default 256M", CLI_FLAG_SIZE,

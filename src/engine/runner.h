@@ -54,7 +54,7 @@ struct runner_end {
     bool is_due;     /* to be written to disk */
     bool is_flushed; /* a flush wants it there */
     bool is_pinned;
-    int32_t node;    /* of the tree, in which the last of the tokens lies */
+    int32_t node; /* of the tree, in which the last of the tokens lies */
     int32_t len;
     uint64_t age;
     struct kv_table tables[MODEL_GROUP_COUNT]; /* none of full layers: the tree has those */

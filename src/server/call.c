@@ -31,6 +31,7 @@ void call_free_if_over(struct call *call)
     mem_free(MEM_CAT_REQUEST, call->from);
     if (call->generation)
         call_resume_unref(call);
+    call_session_close(call);
     prepare_free(call->prepared);
     s->score_bytes -= call->score_bytes;
     *(call->prev ? &call->prev->next : &s->calls) = call->next;
@@ -126,6 +127,7 @@ struct call *call_new_maker(struct call *reader)
     call->account = reader->account;
     call->track = reader->track;
     call->to = reader->to;
+    memcpy(call->who, reader->who, sizeof(call->who));
     call->server->n_makers++;
     call_link(call->server, call);
     return call;
@@ -172,8 +174,11 @@ void call_begin(struct server *s, struct http_conn *c, const struct http_head *h
     http_take_body(c, &job->body);
     job->class = prepare_is_constrained(job->body.data, job->body.len) ? WORKER_CLASS_GRAMMAR
                                                                        : WORKER_CLASS_TEXT;
+    guard_who(head, http_peer(c), call->who);
+    const char *affinity = http_header(head, "x-session-affinity");
+    if (affinity && *affinity)
+        session_name_of(affinity, strlen(affinity), job->session);
     if (kind == PREPARE_RESPONSES || kind == PREPARE_INPUT_TOKENS) {
-        guard_who(head, http_peer(c), call->who);
         snprintf(job->id, sizeof(job->id), "resp_%016llx%016llx",
                  (unsigned long long)server_random(), (unsigned long long)server_random());
         snprintf(call->answer_id, sizeof(call->answer_id), "%.39s", job->id);
@@ -190,7 +195,7 @@ void call_describe(struct call *call)
         [PREPARE_SIGNAL] = &dialect_signal,     [PREPARE_RESPONSES] = &dialect_responses,
         [PREPARE_MESSAGES] = &dialect_messages, [PREPARE_EMBEDDINGS] = &dialect_embeddings,
         [PREPARE_INFILL] = &dialect_infill,     [PREPARE_RERANK] = &dialect_rerank,
-        [PREPARE_SCORE] = &dialect_score,
+        [PREPARE_SCORE] = &dialect_score,       [PREPARE_RESTORE] = &dialect_restored,
     };
     const struct server *s = call->server;
     const struct prepared *p = call->prepared;
@@ -252,6 +257,7 @@ void call_add_leg(struct call *call, int32_t index, int32_t prompt)
     if (call->prepared->deadline_ms > 0)
         r->deadline_us = call->arrived_us + call->prepared->deadline_ms * 1000;
     r->trace = call->track;
+    call_session_leg(leg, r);
     if (call->track && index > 0) { /* they overlap: each has its own line */
         char name[LIMIT_REQUEST_ID_BYTES + 32];
         snprintf(name, sizeof(name), "%s answer %d", call->to.request_id, index);
@@ -360,6 +366,15 @@ static bool call_submit(struct call *call, struct api_error *e)
     return call_submit_next(call, call_next(call), e);
 }
 
+void call_run(struct call *call)
+{
+    struct api_error e;
+    if (call_submit(call, &e))
+        call_start(call);
+    else
+        call_fail(call, &e);
+}
+
 void call_extra_headers(const struct call *call, char *out, size_t n)
 {
     const struct prepared *p = call->prepared;
@@ -374,7 +389,6 @@ void call_prepared(struct server *s, struct worker_job *job)
 {
     struct call *call = job->owner;
     struct prepared *p = job->prepared;
-    struct api_error e;
     if (call->is_maker) {
         call_resume_prepared(call, job);
         return;
@@ -400,10 +414,8 @@ void call_prepared(struct server *s, struct worker_job *job)
         call_print(call);
         if (p->response)
             call_response_open(call);
-        if (call_submit(call, &e))
-            call_start(call);
-        else
-            call_fail(call, &e);
+        call_session_open(call);
+        call_run(call);
     } else if (call->conn) {
         struct http_conn *c = call->conn;
         call->conn = NULL;

@@ -259,6 +259,7 @@ static void call_reply_whole(struct call *call)
         call_fail(call, &e);
         return;
     }
+    call->server->n_sessions_restored += call->is_restore;
     call_extra_headers(call, extra, sizeof(extra));
     reply_body(call_let_go(call, CALL_OUTCOME_SUCCESS), &call->to, NULL, extra, &s->out);
 }
@@ -380,6 +381,7 @@ void call_event(struct server *s, const struct sched_event *ev)
         s->legs[leg->id % LIMIT_LIVE] = NULL;
         s->n_legs--;
     }
+    call_session_event(leg, ev);
     if (call->is_maker)
         call_resume_event(leg, ev);
     else if (ev->kind == SCHED_EVENT_TOKEN)

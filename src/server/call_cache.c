@@ -36,6 +36,11 @@ void call_cache_flushed(struct server *s, const struct sched_event *ev)
     BUG_ON(!call); /* it waits for this */
     struct http_conn *c = call->conn;
     call->n_store--;
+    if (call->session_like.name[0]) {
+        call_session_flushed(call, ev->is_durable);
+        call_free_if_over(call);
+        return;
+    }
     if (c && ev->is_durable) {
         call->conn = NULL;
         call->outcome = CALL_OUTCOME_SUCCESS;

@@ -357,6 +357,7 @@ static bool resume_submit(struct generation *g, struct api_error *e)
     int32_t n = 0, prompt = 0, leader = -1;
     if (!call_may_go(maker, e))
         return false;
+    call_session_open(maker);
     call_add_legs(maker);
     maker->n_begun = p->n_choices;
     for (int32_t i = 0; i < p->n_choices; i++) {
@@ -622,7 +623,6 @@ bool call_resume_begin(struct call *call, struct worker_job *job, const struct h
     const char *dialect = generation_dialect(job->kind), *last = http_header(head, "Last-Event-ID");
     if (!s->journal || !dialect)
         return false;
-    guard_who(head, http_peer(call->conn), call->who);
     job->is_recorded = true;
     if (!call->to.has_own_id)
         return false;

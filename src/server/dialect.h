@@ -32,6 +32,7 @@ struct dialect_head { /* the same in all parts of a reply */
     const struct print_result *compared;    /* with an earlier request; NULL: not asked for */
     bool has_earlier;                       /* ... false: there is none yet */
     bool returns_ids;                       /* the end of an answer brings its ids */
+    const char *session;                    /* the one that is restored */
 };
 
 struct dialect_usage {

@@ -189,6 +189,22 @@ bool guard_key(const struct server *s, const struct http_head *head)
     return s->n_keys == 0 || n_equal > 0;
 }
 
+uint64_t guard_session(const struct server *s, const struct session_record *r)
+{
+    unsigned char all[sizeof(r->who) + sizeof(r->salt) + sizeof(r->model) + sizeof(r->name)];
+    unsigned char hash[EVP_MAX_MD_SIZE], *p = all;
+    unsigned int n_hash = sizeof(hash);
+    uint64_t key;
+    memset(all, 0, sizeof(all));
+    memcpy(p, r->who, sizeof(r->who));
+    memcpy(p += sizeof(r->who), r->salt, sizeof(r->salt));
+    memcpy(p += sizeof(r->salt), r->model, strlen(r->model));
+    memcpy(p += sizeof(r->model), r->name, strlen(r->name));
+    BUG_ON(!HMAC(EVP_sha256(), s->secret, sizeof(s->secret), all, sizeof(all), hash, &n_hash));
+    memcpy(&key, hash, sizeof(key));
+    return key | 1;
+}
+
 uint64_t guard_account(const struct server *s, const struct http_head *head, const char *peer)
 {
     const char *bearer = guard_bearer(head), *key = http_header(head, "x-api-key");

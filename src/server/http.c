@@ -186,6 +186,7 @@ static const char *http_reason(int status)
         { 503, "Service Unavailable" },
         { 504, "Gateway Timeout" },
         { 505, "HTTP Version Not Supported" },
+        { 507, "Insufficient Storage" },
     };
     for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
         if (reasons[i].status == status)

@@ -40,6 +40,7 @@ void leg_init(struct leg *leg)
     buf_init(&leg->parts, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
     buf_init(&leg->tokens, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES * 2u);
     buf_init(&leg->ids, MEM_CAT_REQUEST, LIMIT_REPLY_BYTES);
+    buf_init(&leg->history, MEM_CAT_REQUEST, LIMIT_SESSION_RECORD);
 }
 
 void leg_release(struct leg *leg)
@@ -50,6 +51,7 @@ void leg_release(struct leg *leg)
     buf_release(&leg->parts);
     buf_release(&leg->tokens);
     buf_release(&leg->ids);
+    buf_release(&leg->history);
     mem_free(MEM_CAT_REQUEST, leg->told);
 }
 

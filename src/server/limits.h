@@ -54,6 +54,14 @@
 #define LIMIT_JOURNAL_BYTES      (256 << 20) /* of all records, unless --journal-max says otherwise */
 #define LIMIT_RESUME_TTL_SECONDS 3600 /* since nobody made or read one, unless --resume-ttl does */
 
+/* sessions */
+#define LIMIT_SESSIONS \
+    512 /* that are known; one key has half of them, the one unused for longest goes */
+#define LIMIT_SESSION_BYTES  128        /* of a name: letters, digits and -_.: */
+#define LIMIT_SESSION_IDS    (64 << 20) /* bytes of token ids of all that are known */
+#define LIMIT_SESSIONS_SAVED 256        /* records in --state-dir */
+#define LIMIT_SESSION_RECORD (64 << 20) /* bytes of one */
+
 /* kept responses */
 #define LIMIT_STORE_BYTES     (256 << 20) /* of all, unless --store-size says otherwise */
 #define LIMIT_STORE_DAYS      30          /* since their last use, unless --store-days does */

@@ -23,6 +23,7 @@ struct metrics {
     struct journal_stats journal;
     struct grammars_stats grammars;
     int64_t resumed, resume_refused;
+    int64_t sessions, sessions_saved, sessions_restored;
 };
 
 enum metrics_kind { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
@@ -111,7 +112,12 @@ static const struct metrics_row metrics_table[] = {
     { "cache_pages", GAUGE, "cache", "pages", GROUP(n_pages), "pages that there are" },
     { "cache_pages_free", GAUGE, "cache", "free", GROUP(n_free), "of those, with nothing in them" },
     { "cache_pages_kept", GAUGE, "cache", "kept", GROUP(n_kept), "in no row, but kept for prompts that begin alike; given up when rows need them" },
+    { "cache_pages_pinned", GAUGE, "cache", "pinned", GROUP(n_pinned), "that sessions hold: not given up for other kept ones" },
     { "cache_pages_promised", GAUGE, "cache", "promised", GROUP(n_promised), "of the free ones, promised to rows" },
+    { "sessions", GAUGE, "sessions", NULL, AT(sessions), "sessions that are known" },
+    { "session_pins_lost_total", COUNTER, "session_pins_lost", NULL, AT(sched.cache.n_pins_lost), "histories that sessions held and that gave way: to rows, to other sessions, or as too large" },
+    { "sessions_saved_total", COUNTER, "sessions_saved", NULL, AT(sessions_saved), "sessions saved" },
+    { "sessions_restored_total", COUNTER, "sessions_restored", NULL, AT(sessions_restored), "sessions restored" },
     { "disk_cache_on", GAUGE, "disk_cache_on", NULL, AT(sched.disk.is_on), "1 if --ssd-cache is read and written; 0: not given, or its disk failed or is slow" },
     { "disk_cache_files", GAUGE, "disk_cache_files", NULL, AT(sched.disk.files), "files there, of all models" },
     { "disk_cache_bytes", GAUGE, "disk_cache_bytes", NULL, AT(sched.disk.bytes), "bytes of those" },
@@ -234,6 +240,9 @@ static void metrics_read(struct server *s, struct metrics *m)
     m->calls = s->n_calls - s->n_makers;
     m->resumed = s->n_resumed;
     m->resume_refused = s->n_resume_refused;
+    m->sessions = s->sessions.n;
+    m->sessions_saved = s->n_sessions_saved;
+    m->sessions_restored = s->n_sessions_restored;
     journal_read_stats(s->journal, &m->journal);
     grammars_read_stats(s->grammars, &m->grammars);
     m->uptime_us = clock_us() - s->started_us;

@@ -58,6 +58,11 @@ static const struct operation operations[] = {
     { OPENAPI_APPLY_TEMPLATE, "", TEXTS, "Messages as the prompt that the template makes of them", "ApplyTemplateRequest", "Prompt", NULL, TOKENS },
     { OPENAPI_REQUEST_STREAM, "/stream", CHAT, "The events of a request that runs or can be resumed", NULL, NULL, "ResumedEvent", RUN " 409" },
     { OPENAPI_CANCEL, "", SERVER, "End the requests of that x-request-id", NULL, "Cancelled", NULL, "404" },
+    { OPENAPI_SESSION_LIST, "", SERVER, "The sessions of this API key, known and saved", NULL, "SessionList", NULL, "400 503" },
+    { OPENAPI_SESSION_GET, "", SERVER, "A session", NULL, "Session", NULL, "400 404 503" },
+    { OPENAPI_SESSION_POST, "/save", SERVER, "Save a session: it can be restored after a restart", NULL, "SessionSaved", NULL, "400 404 503 507" },
+    { OPENAPI_SESSION_POST, "/restore", SERVER, "Compute or read what a saved session had, so that its next turn begins there", NULL, "SessionRestored", NULL, RUN },
+    { OPENAPI_SESSION_DELETE, "", SERVER, "Forget a session and its record", NULL, "SessionDeleted", NULL, "400 404 503" },
     { OPENAPI_FLUSH, "", SERVER, "Make all kept histories durable (--ssd-cache)", NULL, "Flushed", NULL, "400 503" },
 };
 
@@ -69,6 +74,11 @@ static const struct parameter {
     { OPENAPI_RESPONSE_GET, "", "stream", "bool", "its events from the beginning; what still runs is followed to its end" },
     { OPENAPI_RESPONSE_GET, "", "starting_after", "int(0,2147483647)", "of a stream: only the events numbered over it" },
     { OPENAPI_REQUEST_STREAM, "/stream", "from", "string", "the id of the last event that is known, or a number of tokens; unset: from the beginning" },
+    { OPENAPI_SESSION_LIST, "", "cache_salt", "string(0,256)", "of the requests whose sessions are meant; unset: of none" },
+    { OPENAPI_SESSION_GET, "", "cache_salt", "string(0,256)", "as in the list" },
+    { OPENAPI_SESSION_POST, "/save", "cache_salt", "string(0,256)", "as in the list" },
+    { OPENAPI_SESSION_POST, "/restore", "cache_salt", "string(0,256)", "as in the list" },
+    { OPENAPI_SESSION_DELETE, "", "cache_salt", "string(0,256)", "as in the list" },
     { OPENAPI_RESPONSE_GET, "/input_items", "limit", "int(1,100)", "so many at most; 20 unless given" },
     { OPENAPI_RESPONSE_GET, "/input_items", "order", "'asc' | 'desc'", "desc unless given" },
     { OPENAPI_RESPONSE_GET, "/input_items", "after", "string", "the items behind the one of that id" },
@@ -109,6 +119,7 @@ static const struct { const char *status, *doc; } statuses[] = {
     { "500", "This answer failed; others go on" },
     { "503", "Loading, stopping, out of memory, or the disk is behind" },
     { "504", "The request's deadline_ms are over" },
+    { "507", "No room on the disk, or as many are saved as may be" },
 };
 /* clang-format on */
 
@@ -185,19 +196,30 @@ static void openapi_parameter(struct openapi *o, const char *name, bool is_query
     openapi_end(o);
 }
 
+static bool openapi_has(const struct parameter *p, const struct operation *op)
+{
+    return p->operation == op->operation && strcmp(p->tail, op->tail) == 0;
+}
+
 static void openapi_parameters(struct openapi *o, const struct openapi_route *r,
                                const struct operation *op)
 {
-    if (!r->is_prefix)
+    bool is_session = op->operation >= OPENAPI_SESSION_LIST && op->operation < OPENAPI_FLUSH;
+    bool has_any = r->is_prefix;
+    for (size_t i = 0; i < ARRAY_LEN(parameters); i++)
+        has_any = has_any || openapi_has(&parameters[i], op);
+    if (!has_any)
         return;
     json_field_array(&o->w, "parameters");
-    openapi_parameter(o, "id", false, "string(1)",
-                      op->operation == OPENAPI_CANCEL || op->operation == OPENAPI_REQUEST_STREAM
-                          ? "of requests: their x-request-id"
-                      : op->operation == OPENAPI_MODEL ? "of the model"
-                                                       : "of the response");
+    if (r->is_prefix)
+        openapi_parameter(o, "id", false, is_session ? "word(1,128)" : "string(1)",
+                          op->operation == OPENAPI_CANCEL || op->operation == OPENAPI_REQUEST_STREAM
+                              ? "of requests: their x-request-id"
+                          : op->operation == OPENAPI_MODEL ? "of the model"
+                          : is_session                     ? "of the session: its name"
+                                                           : "of the response");
     for (size_t i = 0; i < ARRAY_LEN(parameters); i++)
-        if (parameters[i].operation == op->operation && strcmp(parameters[i].tail, op->tail) == 0)
+        if (openapi_has(&parameters[i], op))
             openapi_parameter(o, parameters[i].name, true, parameters[i].type, parameters[i].doc);
     json_end_array(&o->w);
 }

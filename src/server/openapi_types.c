@@ -158,6 +158,11 @@ static const struct openapi_type openapi_types[] = {
       " training: bool, capabilities: map(bool)}", NULL },
     { "ModelList", "{object: 'list', data: Model[1,1], has_more: bool, first_id: string, last_id: string}", NULL },
     { "Cancelled", "{id: string, object: 'request', cancelled: int(1)}", NULL },
+    { "Session", "{id: string, object: 'session', created: int, last_used: int | null, turns: int(0), tokens: int(0), histories: int(1)[0,4], running: bool, saved: bool, saved_at: int | null}", "tokens: of the newest history; turns: answers since the server started" },
+    { "SessionList", "{object: 'list', data: Session[]}", NULL },
+    { "SessionSaved", "{id: string, object: 'session', saved: bool, tokens: int(1), pages_durable: bool, elapsed_ms: int(0)}", "pages_durable: what layers keep of it is on disk, too" },
+    { "SessionRestored", "{id: string, object: 'session', restored: bool, histories: int(1,4), tokens: int(1), cached_tokens: int(0), computed_tokens: int(0), elapsed_ms: int(0)}", NULL },
+    { "SessionDeleted", "{id: string, object: 'session.deleted', deleted: bool}", NULL },
     { "Flushed", "{durable: bool, files: int(0), bytes: int(0), pending: int(0), dropped: int(0), failed: int(0), elapsed_ms: int(0)}", NULL },
 };
 /* clang-format on */

@@ -1,11 +1,8 @@
 /* prepare.c - the way in, and the fields of a generation. */
-#define ERR_STATE OPENSSL_ERR_STATE /* a type of theirs has the name of a code of ours */
-#include <openssl/evp.h>
-#undef ERR_STATE
-
 #include "base/clock.h"
 #include "base/trace.h"
 #include "server/prepare_int.h"
+#include "server/session_record.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -224,14 +221,12 @@ static void prepare_turn(struct prepare_generation *g)
 static bool prepare_salt(struct prepare_generation *g, struct api_error *e)
 {
     const struct json *v = json_get_set(g->body, "cache_salt");
-    unsigned n;
     if (!v)
         return true;
     if (!json_is(v, JSON_TYPE_STRING) || v->len > LIMIT_SALT_BYTES)
         return api_error_set(e, 400, NULL, "cache_salt",
                              "cache_salt: must be a string of at most %d bytes", LIMIT_SALT_BYTES);
-    BUG_ON(EVP_Digest(v->text, v->len, g->engine.cache_salt, &n, EVP_sha256(), NULL) != 1 ||
-           n != sizeof(g->engine.cache_salt));
+    session_salt_of(v->text, v->len, g->engine.cache_salt);
     return true;
 }
 
@@ -437,6 +432,28 @@ static bool prepare_disconnect(const struct prepare_context *ctx, const struct j
     return true;
 }
 
+/* The conversation that the request is a turn of. */
+static bool prepare_session(const struct prepare_input *in, const struct json *body,
+                            struct prepared *p)
+{
+    const struct json *id = json_get_set(body, "session_id"),
+                      *key = json_get_set(body, "prompt_cache_key");
+    if (id && (!json_is(id, JSON_TYPE_STRING) || !session_name_is_fine(id->text, id->len)))
+        return api_error_set(&p->error, 400, NULL, "session_id",
+                             "session_id: must be a string of 1 to %d letters, digits and -_.:",
+                             LIMIT_SESSION_BYTES);
+    if (key && !json_is(key, JSON_TYPE_STRING))
+        return api_error_set(&p->error, 400, NULL, "prompt_cache_key",
+                             "prompt_cache_key: must be a string");
+    if (!id && key && key->len > 0)
+        id = key;
+    if (id)
+        session_name_of(id->text, id->len, p->session);
+    else if (in->session)
+        snprintf(p->session, sizeof(p->session), "%s", in->session);
+    return true;
+}
+
 struct prepared *prepare_request(const struct prepare_context *ctx, const struct prepare_input *in)
 {
     struct prepared *p = prepare_new(in->kind);
@@ -467,6 +484,10 @@ struct prepared *prepare_request(const struct prepare_context *ctx, const struct
         (in->kind <= PREPARE_COMPLETIONS || in->kind == PREPARE_MESSAGES ||
          in->kind == PREPARE_INFILL))
         (void)prepare_disconnect(ctx, &doc.root, p);
+    if (is_fine && p->error.status == 0 && p->n_choices > 0 &&
+        (in->kind <= PREPARE_COMPLETIONS || in->kind == PREPARE_MESSAGES ||
+         in->kind == PREPARE_RESPONSES))
+        (void)prepare_session(in, &doc.root, p);
     if (is_fine && in->trace)
         trace_span("request.prompt_prepare", in->trace, start_us, clock_us(),
                    "{\"prompts\":%d,\"tokens\":%lld,\"error\":%d}", p->n_prompts,

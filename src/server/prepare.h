@@ -29,6 +29,7 @@ enum prepare_kind {
     PREPARE_DETOKENIZE,
     PREPARE_APPLY_TEMPLATE,
     PREPARE_INPUT_TOKENS,   /* as RESPONSES, but only counted */
+    PREPARE_RESTORE,        /* of a session: made without a body (call_session.c) */
     PREPARE_RESPONSE_ITEMS, /* the body is a kept input, `list` says what of it */
 };
 
@@ -61,6 +62,7 @@ struct prepare_input {
     uint64_t trace;                   /* track; 0 = none */
     const _Atomic bool *is_cancelled; /* may be NULL; when true the result is not wanted any more */
     const char *id;                   /* of the answer; RESPONSES */
+    const char *session;              /* that the request's head names; may be NULL */
     struct store_job
         *history; /* RESPONSES: the CHAIN that was asked for, its rows are used up; or NULL */
     const struct prepare_list *list; /* RESPONSE_ITEMS */
@@ -113,8 +115,9 @@ struct prepared {
     bool echoes_logprobs; /* the prompt's log-probabilities stand before the answer's */
     bool is_background;   /* of the requests, as priority */
     enum prepare_disconnect disconnect;
-    int32_t n_logprobs;        /* -1 = none */
-    int32_t n_prompt_logprobs; /* -1 = none */
+    char session[LIMIT_SESSION_BYTES + 1]; /* that it is a turn of; "" = of none */
+    int32_t n_logprobs;                    /* -1 = none */
+    int32_t n_prompt_logprobs;             /* -1 = none */
     int32_t priority;
     int64_t deadline_ms; /* after arrival; 0 = none */
     int32_t n_choices;   /* prompts x n, prompt-major */

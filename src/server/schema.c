@@ -119,6 +119,7 @@ static enum schema_kind schema_named(struct schema_reader *r, struct buf *out)
         const char *word, *type, *least, *greatest;
     } rows[] = {
         { "string", "string", "minLength", "maxLength" },
+        { "word", "string\",\"pattern\":\"^[A-Za-z0-9_.:-]+$", "minLength", "maxLength" },
         { "int", "integer", "minimum", "maximum" },
         { "number", "number", "minimum", "maximum" },
         { "bool", "boolean", NULL, NULL },

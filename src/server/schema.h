@@ -1,6 +1,7 @@
 /* schema.h - types of JSON values in a short notation, and as JSON Schema (2020-12), for the description of the API.
  *
  *   string string(1,64) int int(0) number(0,1) bool null any object     with least and greatest; strings: characters
+ *   word(1,64)            a string of letters, digits and "-_.:"
  *   'text'                this string alone
  *   {name: T, more?: T}   an object; "?": may be absent. Other members are allowed.
  *   map(T)  ids(T)        an object of any names; of token ids

@@ -58,6 +58,7 @@ static void server_prepare(void *arg, struct worker_job *job)
         .trace = job->trace,
         .is_cancelled = &job->is_cancelled,
         .id = job->id,
+        .session = job->session,
         .history = job->history,
         .list = &job->list,
     };
@@ -125,6 +126,9 @@ static void server_take_jobs(struct server *s)
     struct worker_job *job;
     struct store_job *kept;
     struct journal_job *found;
+    struct session_job *saved;
+    while (s->session_files && (saved = session_files_next(s->session_files)) != NULL)
+        call_session_found(s, saved);
     while (s->journal && (found = journal_next(s->journal)) != NULL)
         call_resume_found(s, found);
     while ((job = worker_next(s->workers)) != NULL)
@@ -301,6 +305,8 @@ static void server_free(struct server *s)
     grammars_free(s->grammars);
     store_free(s->store);
     journal_free(s->journal);
+    session_files_free(s->session_files);
+    sessions_release(&s->sessions);
     for (size_t i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -375,6 +381,8 @@ static enum err_code server_start(struct server *s, struct err *err)
                                                 s->config.resume_ttl_s, server_wake, s };
         s->journal = journal_new(&journal);
     }
+    if (s->config.session_dir)
+        s->session_files = session_files_new(s->config.session_dir, server_wake, s);
     const struct worker_config wc = {
         .slots = { [WORKER_CLASS_TEXT] = LIMIT_PREP_THREADS, LIMIT_PREP_THREADS, 1 },
         .max_queued =

@@ -54,6 +54,7 @@ struct server_config {
     int64_t store_days;    /* since their last use; 0 = LIMIT_STORE_DAYS */
     int32_t checkpoint; /* tokens between two writes of a generation's record; 0 = there are none */
     const char *journal_dir;         /* where those are; needed with checkpoint */
+    const char *session_dir;         /* where sessions are saved; NULL = they cannot be */
     int64_t journal_bytes;           /* of all of them; 0 = LIMIT_JOURNAL_BYTES */
     int64_t resume_ttl_s;            /* since nobody used one; 0 = LIMIT_RESUME_TTL_SECONDS */
     struct server_sampling sampling; /* flags: before the model's, after the request's */

@@ -9,6 +9,8 @@
 #include "server/http.h"
 #include "server/response.h"
 #include "server/server.h"
+#include "server/session_files.h"
+#include "server/sessions.h"
 #include "server/worker.h"
 
 struct event;
@@ -57,11 +59,13 @@ struct leg {
     bool is_done; /* it is complete though the model goes on: what comes is dropped */
     struct sched_finished end;
     /* What was collected of it, for the end: leg.c. */
-    struct buf text;   /* of the parts, joined */
-    struct buf parts;  /* struct leg_part */
-    struct buf tokens; /* struct answer_token, of the content */
-    struct buf ids;    /* int32_t, of the whole answer, where they are kept */
-    struct part *told; /* the parts as leg_choice gave them last */
+    struct buf text;    /* of the parts, joined */
+    struct buf parts;   /* struct leg_part */
+    struct buf tokens;  /* struct answer_token, of the content */
+    struct buf ids;     /* int32_t, of the whole answer, where they are kept */
+    struct buf history; /* int32_t, what it leaves to its session; empty: nothing */
+    int32_t cut;        /* of that, the prompt's stable boundary */
+    struct part *told;  /* the parts as leg_choice gave them last */
 };
 
 enum call_outcome { CALL_OUTCOME_ABORT, CALL_OUTCOME_SUCCESS, CALL_OUTCOME_ERROR };
@@ -109,6 +113,12 @@ struct call {
     bool is_dropped; /* it was deleted while it ran: not to be kept */
     int32_t n_store; /* store jobs, or a flush, that will come back */
     bool is_flush;   /* it waits for one, whose id is its own */
+    /* call_session.c */
+    struct session *session; /* that it is a turn of, or restores; or NULL */
+    bool is_restore;
+    bool was_known;                     /* the session that is deleted */
+    struct session_record session_like; /* what is asked of: whose, of which salt, model, name */
+    int64_t session_tokens;             /* that are saved */
     struct worker_job *
         again; /* to be prepared again, once its history is here; or once its record was looked for */
     /* Generations that can be resumed: call_resume.c */
@@ -143,8 +153,11 @@ struct server {
     struct sched *sched;
     struct worker_pool *workers;
     struct grammars *grammars;
-    struct store *store;     /* NULL: responses are not kept */
-    struct journal *journal; /* NULL: no generation can be resumed */
+    struct store *store;                 /* NULL: responses are not kept */
+    struct journal *journal;             /* NULL: no generation can be resumed */
+    struct session_files *session_files; /* NULL: no session can be saved */
+    struct sessions sessions;
+    int64_t n_sessions_saved, n_sessions_restored;
     struct generation *generations;
     int64_t n_resumed, n_resume_refused;
     int32_t n_makers;               /* of the calls */
@@ -192,6 +205,9 @@ bool guard_origin(const struct server *s, const char *origin, const char *own_ho
 /* On whose account a request goes: a hash of its API key, else of the address. */
 uint64_t guard_account(const struct server *s, const struct http_head *head, const char *peer);
 
+/* What the engine calls a session: a hash under a secret of the process; never 0. */
+uint64_t guard_session(const struct server *s, const struct session_record *r);
+
 /* Who asks, for what is kept: the same hash after a restart. Everyone on this machine without a key is one. */
 void guard_who(const struct http_head *head, const char *peer, unsigned char *who);
 
@@ -217,6 +233,7 @@ void call_extra_headers(const struct call *call, char *out, size_t n);
  * its request; room and time for it (false: e). */
 struct call *call_new_maker(struct call *reader);
 void call_describe(struct call *call);
+void call_run(struct call *call); /* it is prepared and described: submit it, and begin its reply */
 void call_add_legs(struct call *call);
 void call_add_leg(struct call *call, int32_t index, int32_t prompt);
 bool call_may_go(const struct call *call, struct api_error *e) MUST_CHECK;
@@ -259,6 +276,23 @@ void call_response_ask(struct server *s, struct http_conn *c, const struct http_
 void call_cache_flush(struct server *s, struct http_conn *c, const struct http_head *head,
                       const char *rest);
 void call_cache_flushed(struct server *s, const struct sched_event *ev);
+
+void call_session_flushed(struct call *call, bool is_durable); /* of one that saves */
+
+/* --- call_session.c --- */
+extern const struct dialect dialect_restored;
+/* It is prepared: find or begin the session that it names. And its end. */
+void call_session_open(struct call *call);
+void call_session_close(struct call *call);
+/* The leg's request is a turn of the call's session; and what the scheduler says of it. */
+void call_session_leg(struct leg *leg, struct sched_request *r);
+void call_session_event(struct leg *leg, const struct sched_event *ev);
+void call_session_found(struct server *s, struct session_job *job);
+/* GET of /admin/sessions; GET, DELETE and POST of what is below it. */
+void call_session_list(struct server *s, struct http_conn *c, const struct http_head *head,
+                       const char *rest);
+void call_session_ask(struct server *s, struct http_conn *c, const struct http_head *head,
+                      const char *rest);
 
 /* --- call_resume.c: generations that outlive their connection and the process --- */
 /* May the request have a record, or find one? Then it is looked for, and the job is taken over. */

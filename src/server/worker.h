@@ -24,11 +24,12 @@ struct worker_job {
     enum worker_class class;
     enum prepare_kind kind;
     struct buf body;
-    bool keeps_body;           /* set by `prepare`: the body is needed afterwards */
-    bool is_recorded;          /* a record may be made of it: body and time are to be kept */
-    int64_t now_s;             /* is_recorded: the time for templates; 0 = set by `prepare` */
-    char id[STORE_ID_BYTES];   /* as in struct prepare_input, and the next two */
-    struct store_job *history; /* the job's */
+    bool keeps_body;  /* set by `prepare`: the body is needed afterwards */
+    bool is_recorded; /* a record may be made of it: body and time are to be kept */
+    int64_t now_s;    /* is_recorded: the time for templates; 0 = set by `prepare` */
+    char session[LIMIT_SESSION_BYTES + 1]; /* as in struct prepare_input; "" = none */
+    char id[STORE_ID_BYTES];               /* as in struct prepare_input, and the next two */
+    struct store_job *history;             /* the job's */
     struct prepare_list list;
     uint64_t seed;
     uint64_t trace;            /* track; 0 = none */

@@ -211,6 +211,7 @@ REFUSALS = [
     # what cannot be compiled, or is given twice
     r"^(response_format|text\.format|output_config|structured_outputs|guided_\w+|grammar|json_schema|tools): ",
     # ids of what is not there
+    r"there is no (saved )?session", r"sessions are saved in a directory", r"cache_salt: must be at most",
     r"no (kept response|live request) has", r"no request (can be resumed|of the id)", r"is not kept here", r"no response with the id", r"the model '(.|\n)*' does not exist",
 ]
 
@@ -372,6 +373,22 @@ def replies_of_the_rest(client):
         client.call("get", path)
 
 
+def replies_about_sessions(client):
+    path = "/admin/sessions"
+    with tempfile.TemporaryDirectory() as d, script(f"--session-dir={d}") as server:
+        kept = Client(server, client.doc)
+        server.chat("!say hi", session_id="s")
+        kept.call("post", path + "/{id}/save", id="s")
+        kept.call("get", path, query="?cache_salt=a%20b")
+        assert kept.call("get", path)["data"][0] == kept.call("get", path + "/{id}", id="s")
+        kept.call("post", path + "/{id}/restore", id="s")
+        kept.call("delete", path + "/{id}", id="s")
+        for method, tail in (("get", ""), ("post", "/save"), ("post", "/restore"), ("delete", "")):
+            kept.call(method, path + "/{id}" + tail, id="s", want=404)
+            kept.call(method, path + "/{id}" + tail, id="a b", want=400)
+    client.done |= kept.done
+
+
 def replies_about_what_runs(client):
     with tempfile.TemporaryDirectory() as d, script("--generation-checkpoint=4", f"--journal-dir={d}") as server:
         body = {"messages": user("!count 9"), "stream": True, "disconnect": "resumable"}
@@ -394,7 +411,7 @@ def replies_about_what_runs(client):
         client.done |= slow.done
 
 
-GROUPS = [replies_of_chat_and_completions, replies_of_responses, replies_of_messages, replies_of_the_rest, replies_about_what_runs]
+GROUPS = [replies_of_chat_and_completions, replies_of_responses, replies_of_messages, replies_of_the_rest, replies_about_sessions, replies_about_what_runs]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda f: f.__name__)

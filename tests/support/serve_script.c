@@ -166,6 +166,8 @@ static bool set_flag(struct world *w, char *arg)
         w->config.alias = eq + 1;
     else if (strcmp(name, "state-dir") == 0)
         w->config.state_dir = eq + 1;
+    else if (strcmp(name, "session-dir") == 0)
+        w->config.session_dir = eq + 1;
     else if (strcmp(name, "journal-dir") == 0)
         w->config.journal_dir = eq + 1;
     else if (strcmp(name, "fingerprint") == 0)

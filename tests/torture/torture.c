@@ -458,9 +458,8 @@ static int torture_all(struct torture *t, uint32_t n_schedules)
            "times\n",
            (long long)t->files_written, (long long)t->files_read, (long long)t->disk_waits,
            (long long)t->disk_failed);
-    if (n_schedules >= 20 &&
-        (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 || t->files_read == 0 ||
-         t->pins_lost == 0)) {
+    if (n_schedules >= 20 && (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 ||
+                              t->files_read == 0 || t->pins_lost == 0)) {
         printf("the schedules never gave memory up, shared a prompt, cut an answer, read a "
                "file or cost a session its place\n");
         n_failed++;

@@ -18,6 +18,8 @@ static void test_each_form_of_a_type(void **state)
     } rows[] = {
         { "string", STRING },
         { "string(1,64)", "{\"type\":\"string\",\"minLength\":1,\"maxLength\":64}" },
+        { "word(1,9)", "{\"type\":\"string\",\"pattern\":\"^[A-Za-z0-9_.:-]+$\",\"minLength\":1,"
+                       "\"maxLength\":9}" },
         { "int(0)", "{\"type\":\"integer\",\"minimum\":0}" },
         { "number(-1e3,0.5)", "{\"type\":\"number\",\"minimum\":-1e3,\"maximum\":0.5}" },
         { "any", "{}" },
