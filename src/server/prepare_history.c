@@ -34,11 +34,10 @@ static bool history_is_control(const struct tokenizer *t, int32_t id)
     return tokenizer_bytes(t, id, false).len == 0 && tokenizer_bytes(t, id, true).len > 0;
 }
 
-/* The ids of text[from, to). False: e. */
-static bool history_encode(const struct history *h, size_t from, size_t to, struct token_list *out,
-                           struct api_error *e)
+bool prepare_encode_part(const struct prepare_context *ctx, const struct template_output *text,
+                         size_t from, size_t to, struct token_list *out, struct api_error *e)
 {
-    const struct span_list *all = &h->text->caller;
+    const struct span_list *all = &text->caller;
     struct span_list part = { .spans =
                                   mem_alloc(MEM_CAT_REQUEST, sizeof(struct span) * (all->n + 1)) };
     struct err err;
@@ -48,11 +47,17 @@ static bool history_encode(const struct history *h, size_t from, size_t to, stru
         if (p0 < p1)
             part.spans[part.n++] = (struct span){ p0 - from, p1 - from };
     }
-    enum err_code code = tokenizer_encode(h->ctx->model->tokenizer, h->text->text.data + from,
-                                          to - from, &part, TOKENIZER_FLAG_SPECIAL, out, &err);
+    enum err_code code = tokenizer_encode(ctx->model->tokenizer, text->text.data + from, to - from,
+                                          &part, TOKENIZER_FLAG_SPECIAL, out, &err);
     mem_free(MEM_CAT_REQUEST, part.spans);
     return code == ERR_OK ||
            api_error_set(e, 400, "context_length_exceeded", "messages", "%s", err.text);
+}
+
+static bool history_encode(const struct history *h, size_t from, size_t to, struct token_list *out,
+                           struct api_error *e)
+{
+    return prepare_encode_part(h->ctx, h->text, from, to, out, e);
 }
 
 /* --- one reply --- */

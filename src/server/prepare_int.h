@@ -98,19 +98,28 @@ bool prepare_render(const struct prepare_context *ctx, const struct json *body,
                     enum prepare_switch thinks, bool adds_generation_prompt,
                     struct template_output *out, struct api_error *e);
 
-/* Render and tokenize: control tokens match only in the template's own bytes. *opens_thought (may be NULL): the prompt's end opens a
- * think span. d (may be NULL) is told where what stands. */
+/* prepare_hoist and prepare_render. *n_hoisted may be NULL. */
+bool prepare_chat_text(const struct prepare_context *ctx, const struct json *body,
+                       enum prepare_switch thinks, bool adds_generation_prompt,
+                       struct template_output *out, int32_t *n_hoisted, struct api_error *e);
+
+/* Render and tokenize: control tokens match only in the template's own bytes. text (may be NULL; not initialised) is the rendered prompt,
+ * released by the caller in any case. d (may be NULL) is told where what stands. */
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
                          enum prepare_switch thinks, bool adds_generation_prompt,
-                         struct token_list *out, bool *opens_thought, struct diagnosis *d,
+                         struct token_list *out, struct template_output *text, struct diagnosis *d,
                          struct api_error *e);
 
 /* The ids of a rendered prompt; where messages bring the ids that they were sampled with, with these (prepare_history.c). d may be NULL. */
 bool prepare_encode(const struct prepare_context *ctx, const struct json *body,
                     const struct template_output *text, struct token_list *out, struct diagnosis *d,
                     struct api_error *e);
-/* Where in the prompt of a chat request ends are to be kept: sets g->engine.cuts. */
-void prepare_cuts(struct prepare_generation *g, const struct token_list *prompt);
+/* The ids of text[from, to) of a rendered prompt, as a text of its own. False: e. */
+bool prepare_encode_part(const struct prepare_context *ctx, const struct template_output *text,
+                         size_t from, size_t to, struct token_list *out, struct api_error *e);
+/* Where in the prompt of a chat request ends are to be kept: sets g->engine.cuts. text: what it was rendered to. */
+void prepare_cuts(struct prepare_generation *g, const struct template_output *text,
+                  const struct token_list *prompt);
 
 /* /tokenize, /detokenize, /apply-template: fill p->reply or p->error. */
 void prepare_tokenize(const struct prepare_context *ctx, const struct json *body,

@@ -187,19 +187,23 @@ static bool prepare_list(struct prepare_generation *g, struct api_error *e)
 
 static bool prepare_chat(struct prepare_generation *g, struct api_error *e)
 {
+    const struct split_style *style = &g->ctx->model->style;
     struct token_list ids;
-    bool opens_thought;
+    struct template_output text = { 0 };
     token_list_init(&ids, prepare_max_tokens(g->ctx));
     if (g->in && (g->in->kind == PREPARE_MESSAGES || g->in->kind == PREPARE_RESPONSES))
         g->p->print = print_new(g->body);
-    bool is_fine = prepare_answer(g, e) &&
-                   prepare_chat_prompt(g->ctx, g->body, g->thinks, g->fields.add_generation_prompt,
-                                       &ids, &opens_thought, g->p->diagnosis, e) &&
-                   (g->p->kind != PREPARE_CHAT ||
-                    (prepare_guide(g, opens_thought, e) && prepare_constrain(g, e)));
+    bool is_fine =
+        prepare_answer(g, e) &&
+        prepare_chat_prompt(g->ctx, g->body, g->thinks, g->fields.add_generation_prompt, &ids,
+                            &text, g->p->diagnosis, e) &&
+        (g->p->kind != PREPARE_CHAT ||
+         (prepare_guide(g, split_style_starts_open(style, text.text.data, text.text.len), e) &&
+          prepare_constrain(g, e)));
     if (is_fine)
-        prepare_cuts(g, &ids);
+        prepare_cuts(g, &text, &ids);
     is_fine = is_fine && prepare_add_prompt(g, ids.ids, ids.n, NULL, false, e);
+    template_output_release(&text);
     token_list_release(&ids);
     return is_fine;
 }

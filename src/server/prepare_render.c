@@ -112,27 +112,37 @@ const struct json *prepare_hoist(const struct prepare_context *ctx, const struct
     return n > 0 ? &doc->root : body;
 }
 
+bool prepare_chat_text(const struct prepare_context *ctx, const struct json *body,
+                       enum prepare_switch thinks, bool adds_generation_prompt,
+                       struct template_output *out, int32_t *n_hoisted, struct api_error *e)
+{
+    struct json_doc hoisted = { 0 };
+    template_output_init(out, LIMIT_PROMPT_BYTES);
+    body = prepare_hoist(ctx, body, &hoisted, n_hoisted, e);
+    bool is_fine = body && prepare_render(ctx, body, thinks, adds_generation_prompt, out, e);
+    json_doc_release(&hoisted);
+    return is_fine;
+}
+
 bool prepare_chat_prompt(const struct prepare_context *ctx, const struct json *body,
                          enum prepare_switch thinks, bool adds_generation_prompt,
-                         struct token_list *out, bool *opens_thought, struct diagnosis *d,
+                         struct token_list *out, struct template_output *text, struct diagnosis *d,
                          struct api_error *e)
 {
-    struct template_output text;
+    struct template_output own;
     struct json_doc hoisted = { 0 };
+    struct template_output *to = text ? text : &own;
+    template_output_init(to, LIMIT_PROMPT_BYTES);
     body = prepare_hoist(ctx, body, &hoisted, d ? &d->n_hoisted : NULL, e);
-    if (!body)
-        return false;
-    bool is_fine = prepare_render(ctx, body, thinks, adds_generation_prompt, &text, e);
-    if (opens_thought)
-        *opens_thought =
-            is_fine && split_style_starts_open(&ctx->model->style, text.text.data, text.text.len);
-    /* As Hugging Face does: the template says whether there is a bos. */
-    is_fine = is_fine && prepare_encode(ctx, body, &text, out, d, e);
+    bool is_fine = body && prepare_render(ctx, body, thinks, adds_generation_prompt, to, e) &&
+                   /* As Hugging Face does: the template says whether there is a bos. */
+                   prepare_encode(ctx, body, to, out, d, e);
     if (is_fine && d) {
         diagnosis_set_ids(d, out->ids, out->n);
-        diagnosis_set_text(d, ctx->model->tokenizer, body, &text);
+        diagnosis_set_text(d, ctx->model->tokenizer, body, to);
     }
-    template_output_release(&text);
+    if (!text)
+        template_output_release(&own);
     json_doc_release(&hoisted);
     return is_fine;
 }

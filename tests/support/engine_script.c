@@ -6,6 +6,7 @@
 #include "json/json.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -87,7 +88,7 @@ static void script_read_hex(struct buf *out, const char *s)
 }
 
 /* Find the last command in text and fill the row's plan. Returns false for !refuse. */
-static bool script_plan(struct script_row *row, const char *text)
+static bool script_plan(struct script_row *row, const struct engine_request *req, const char *text)
 {
     const char *cmd = strrchr(text, '!');
     size_t line = cmd ? strcspn(cmd, "\n\x01") : 0;
@@ -119,6 +120,12 @@ static bool script_plan(struct script_row *row, const char *text)
         return false;
     } else if (cmd && strncmp(cmd, "!break", 6) == 0) {
         row->breaks_step = true;
+    } else if (cmd && strncmp(cmd, "!cuts", 5) == 0) {
+        for (int32_t i = 0; i < req->n_cuts; i++) {
+            char number[16];
+            int len = snprintf(number, sizeof(number), "%d ", req->cuts[i]);
+            script_say_text(&row->script, number, (size_t)len);
+        }
     } else if (cmd && strncmp(cmd, "!forever", 8) == 0) {
         row->is_endless = true;
     } else {
@@ -203,7 +210,7 @@ static enum err_code script_open(struct engine *e, const struct engine_request *
     for (int32_t k = 0; k < req->n_prompt; k++)
         buf_add_char(&text,
                      req->prompt[k] == 0 || req->prompt[k] > 255 ? '\x01' : (char)req->prompt[k]);
-    bool is_fine = script_plan(row, text.data);
+    bool is_fine = script_plan(row, req, text.data);
     buf_release(&text);
     row->ids = mem_alloc(MEM_CAT_REQUEST, (size_t)req->n_prompt * sizeof(*row->ids));
     memcpy(row->ids, req->prompt, (size_t)req->n_prompt * sizeof(*row->ids));
@@ -508,6 +515,7 @@ struct engine *engine_script_new(const struct engine_script_config *config)
         .max_rows = config->max_rows,
         .max_step_rows = config->max_step_rows,
         .step_block = 1,
+        .keeps_ends = config->keeps_ends != 0,
         .created = 1764000000,
     };
     return &s->engine;

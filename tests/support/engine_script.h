@@ -7,6 +7,7 @@
  *   !count N       N tokens "0".."9" over and over          !fail N        N tokens "x", then this row fails
  *   !nan           fails with the first token (ERR_NUMERIC) !refuse        open fails (ERR_INVALID)
  *   !break         the whole step fails                     !forever       tokens until the length is reached
+ *   !cuts          the request's cuts, blanks between them
  * Without a command the prompt's bytes come back (at most 64).
  * Think spans, stop strings and forced ids are guide.h's. Scores of a prompt are -0.25 each; bin i of a signal is i + 1; number i of 8 of a hidden
  * state is the last id - 4 x the prompt's length + i. A step that takes ids beyond the promised ones is a bug. */
@@ -22,6 +23,7 @@ struct engine_script_config {
     int32_t n_pages;         /* of 64 tokens; 0 = always enough */
     int32_t shift;           /* added to what it says: another model */
     int64_t fetch_us;        /* what a row has lost comes back from disk in so long; 0 = never */
+    int32_t keeps_ends;      /* 1: engine_info's */
     const char *fingerprint; /* NULL: its usual one, which is of version 1 */
 };
 

@@ -99,6 +99,7 @@ static bool set_number(struct world *w, const char *name, long v)
         { "rows", &w->script.max_rows, NULL, NULL },
         { "step-rows", &w->script.max_step_rows, NULL, NULL },
         { "pages", &w->script.n_pages, NULL, NULL },
+        { "keeps-ends", &w->script.keeps_ends, NULL, NULL },
         { "step-us", NULL, &w->script.step_us, NULL },
         { "prompt-us", NULL, &w->script.prompt_us, NULL },
         { "load-ms", NULL, NULL, &w->load_ms },
