@@ -19,7 +19,8 @@ const char *call_outcome_name(enum call_outcome o)
 void call_free_if_over(struct call *call)
 {
     struct server *s = call->server;
-    if (call->conn || call->job || call->n_live > 0 || call->n_store > 0)
+    if (call->conn || call->job || call->n_live > 0 || call->n_store > 0 ||
+        (call->is_detached && call->generation)) /* it may not have begun yet */
         return;
     bool is_counted = !call->is_maker;
     response_unref(call->response);
@@ -61,6 +62,7 @@ void call_abandon(struct call *call)
     }
     if (call->generation && !call->is_maker) {
         call_resume_leave(call, false);
+        call_response_gone(call);
         return;
     }
     for (int32_t i = 0; i < call->n_legs; i++) {
@@ -129,6 +131,21 @@ struct call *call_new_maker(struct call *reader)
     call->to = reader->to;
     memcpy(call->who, reader->who, sizeof(call->who));
     call->server->n_makers++;
+    call_link(call->server, call);
+    return call;
+}
+
+struct call *call_new_run(const struct call *asker)
+{
+    struct call *call = mem_alloc(MEM_CAT_REQUEST, sizeof(*call));
+    call->server = asker->server;
+    call->is_run = call->is_detached = call->has_begun = true;
+    call->dialect = &dialect_responses;
+    call->arrived_us = asker->arrived_us;
+    call->account = asker->account;
+    memcpy(call->who, asker->who, sizeof(call->who));
+    call->to = asker->to;
+    call->to.has_own_id = false;
     call_link(call->server, call);
     return call;
 }
@@ -446,9 +463,10 @@ void call_closed(void *arg, struct http_conn *c)
         return;
     call->conn = NULL;
     log_debug("http", "%s: the client is gone", call->to.request_id);
-    if (call->generation)
+    if (call->generation && !call->is_detached) {
         call_resume_leave(call, true);
-    else if (!call->is_detached && !call_finishes(call))
+        call_response_gone(call);
+    } else if (!call->is_detached && !call_finishes(call))
         call_abandon(call);
     call_free_if_over(call);
 }

@@ -39,12 +39,12 @@ void call_drained(void *arg, struct http_conn *c)
     if (!call)
         return;
     call_resume_if_empty(call);
-    if (call->generation) {
+    if (call->generation)
         call_resume_pump(call);
-        call_free_if_over(call);
-    } else if (call->response) {
+    if (call->response)
         call_response_resume(call);
-    }
+    else if (call->generation)
+        call_free_if_over(call);
 }
 
 bool call_is_wanted(const struct call *call)
@@ -224,7 +224,7 @@ struct http_conn *call_let_go(struct call *call, enum call_outcome outcome)
     struct http_conn *c = call->conn;
     call->conn = NULL;
     call->outcome = outcome;
-    if (call->generation)
+    if (call->generation && !call->is_detached)
         call_resume_told(call);
     call_mark_first_write(call);
     if (call->track)

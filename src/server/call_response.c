@@ -41,17 +41,19 @@ static struct store_job *call_store_job(const struct call *call, enum store_op o
 static bool call_put(struct call *call, struct call *owner)
 {
     struct store_job *job = call_store_job(call, STORE_OP_PUT, "");
+    job->is_last = response_is_over(call->response);
     response_to_row(call->response, &job->rows[0]);
     return call_submit_store(call->server, owner, job);
 }
 
-/* The response is over: it is kept as it is now. */
+/* The response is over: it is kept as it is now. What it was recorded with goes when it is. */
 static void call_keep(struct call *call)
 {
-    const struct prepared_response *r = call->prepared->response;
-    if (!r->is_stored || call->is_dropped)
+    const struct prepared *p =
+        call->prepared; /* NULL: a kept one, that could not be prepared again */
+    if ((p && !p->response->is_stored) || call->is_dropped)
         return;
-    if (!call_put(call, NULL))
+    if (!call_put(call, call->generation ? call : NULL))
         log_warn("store", "%s is not kept: the disk is behind", call->response->id);
 }
 
@@ -137,6 +139,8 @@ void call_response_send(struct call *call)
         call->outcome =
             r->outcome.status == RESPONSE_STATUS_FAILED ? CALL_OUTCOME_ERROR : CALL_OUTCOME_SUCCESS;
         call->is_detached = false;
+        if (call->generation && !call->conn)
+            call_resume_told(call);
     }
     call_pump_others(call);
     if (call->is_view_stream)
@@ -147,9 +151,15 @@ void call_response_send(struct call *call)
 
 void call_response_keep_alive(struct call *call)
 {
+    static const char comment[] = ": keep-alive\n\n";
     struct call *run = call->server->calls;
     while (run && !(run->response == call->response && run->is_run))
         run = run->next;
+    if (run && run->generation) { /* told again it would not be there: it takes up no number */
+        http_stream_add(call->conn, comment, sizeof(comment) - 1);
+        call->sent_us = clock_us();
+        return;
+    }
     if (!run || response_is_over(run->response) || http_unsent(call->conn) >= LIMIT_UNSENT_HIGH ||
         run->response->log.len + 64 > LIMIT_REPLY_BYTES) /* it may not end here: others would go */
         return;
@@ -186,7 +196,15 @@ static void call_end_view(struct call *call, const struct api_error *e)
 
 void call_response_fail(struct call *call, const struct api_error *e)
 {
+    struct server *s = call->server;
+    if (call->generation && call->is_detached && s->state == SERVER_STATE_DRAINING &&
+        e->status == 503) { /* its record and its row stay: it goes on after the restart */
+        call->is_detached = false;
+        call_abandon(call);
+        return;
+    }
     if (call->is_run && !response_is_over(call->response)) {
+        call->is_dropped = call->is_dropped || e->status == 409; /* it can go on as it was begun */
         if (e->status >= 500 && e->status != 504)
             log_warn("http", "%s failed: %d %s", call->to.request_id, e->status,
                      e->code ? e->code : "");
@@ -211,6 +229,11 @@ void call_response_gone(struct call *call)
 void call_response_open(struct call *call)
 {
     struct prepared_response *p = call->prepared->response;
+    if (call->response) { /* it is kept, and goes on: its log begins again */
+        buf_add(&call->response->custom, p->custom.data, p->custom.len);
+        call->head.response = call->response;
+        return;
+    }
     unsigned flags = (p->is_background ? RESPONSE_FLAG_BACKGROUND : 0u) |
                      (p->has_summary ? RESPONSE_FLAG_SUMMARY : 0u);
     struct response *r = response_new(call->answer_id, flags);
@@ -229,8 +252,10 @@ void call_response_open(struct call *call)
 void call_response_start(struct call *call)
 {
     struct api_error e;
+    if (call->has_begun) /* its client was told long ago */
+        return;
     if (!call->prepared->response->is_background) {
-        if (call->prepared->is_stream) {
+        if (call->prepared->is_stream || call->wants_stream) {
             call_begin_stream(call);
             call_pump(call);
         }
@@ -246,6 +271,8 @@ void call_response_start(struct call *call)
 static void call_accepted(struct call *call, const struct store_job *job)
 {
     struct api_error e;
+    if (job->is_last) /* it is over and kept */
+        return;
     if (job->err.code != ERR_OK) {
         if (!call->conn)
             return;
@@ -307,14 +334,15 @@ static void call_loaded(struct call *call, struct store_job *job)
 {
     struct worker_job *again = call->again;
     struct api_error e;
+    bool is_wanted = call->conn || (call->is_maker && call->generation->n_readers > 0);
     call->again = NULL;
-    if (call->conn && job->err.code == ERR_OK) {
+    if (is_wanted && job->err.code == ERR_OK) {
         again->history = job;
         call_prepare(call, again);
         return;
     }
     worker_job_free(again);
-    if (call->conn) {
+    if (is_wanted) {
         call_store_error(job, "previous_response_id", &e);
         call_fail(call, &e);
     }
@@ -415,6 +443,17 @@ static void call_ask_run(struct call *call, struct call *run)
     call_show(call);
 }
 
+/* Its server ended while it ran: it may have left a record. */
+static void call_look_for_record(struct call *call)
+{
+    struct journal_job *look = journal_job_new(JOURNAL_OP_FIND, "");
+    if (call_resume_look(call, call->response->id, look))
+        return;
+    journal_job_free(look);
+    response_interrupt(call->response);
+    call_show(call);
+}
+
 /* It came from the store. */
 static void call_ask_kept(struct call *call, struct store_job *job)
 {
@@ -431,11 +470,55 @@ static void call_ask_kept(struct call *call, struct store_job *job)
         call_reply_deleted(call, job->id);
         return;
     }
+    bool may_go_on = job->rows[0].is_orphan && call->server->journal;
+    job->rows[0].is_orphan = job->rows[0].is_orphan && !may_go_on;
     call->response = response_from_row(&job->rows[0], &err);
-    if (call->response)
-        call_show(call);
-    else
+    if (!call->response)
         call_not_found(call, job->id);
+    else if (may_go_on && !response_is_over(call->response))
+        call_look_for_record(call);
+    else
+        call_show(call);
+}
+
+/* The response goes on without a client, by its record: as a reader of the generation that the record becomes. */
+static struct call *call_resume_run(struct call *call, struct journal_job *found)
+{
+    struct call *run = call_new_run(call);
+    run->response = run->head.response = call->response;
+    call->response = NULL;
+    call_resume_record(run, found);
+    return run;
+}
+
+void call_response_found(struct call *call, struct journal_job *found)
+{
+    const char *id = call->response->id;
+    struct call *run = call_find_run(call, id);
+    const char *fingerprint = call->server->model.engine->info.fingerprint;
+    if (run) { /* somebody else has asked */
+        response_unref(call->response);
+    } else if (found->record && strcmp(found->record->head.fingerprint, fingerprint) == 0) {
+        run = call_resume_run(call, found);
+    } else if (!found->is_elsewhere) {
+        response_interrupt(call->response);
+    }
+    if (run)
+        call_ask_run(call, run);
+    else
+        call_show(call);
+}
+
+bool call_response_read_from(struct call *call, struct api_error *e)
+{
+    char *end;
+    long long v = strtoll(call->from, &end, 10);
+    if (end == call->from || *end || v < 0 || v > INT32_MAX)
+        return api_error_set(e, 400, NULL, "from",
+                             "from (or Last-Event-ID): '%.40s' is no sequence_number of an event",
+                             call->from);
+    call->view.after = v + 1;
+    return true;
 }
 
 void call_stored(struct server *s, struct store_job *job)

@@ -12,10 +12,7 @@
 #include "server/server_int.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define RESUME_SUFFIX "/stream"
 
 static struct generation *resume_find_live(const struct server *s, const char *name)
 {
@@ -23,6 +20,12 @@ static struct generation *resume_find_live(const struct server *s, const char *n
     while (g && strcmp(g->name, name) != 0)
         g = g->next;
     return g;
+}
+
+/* Does anybody take what it reads: a client, or a response that runs without one? */
+static bool resume_reads(const struct call *call)
+{
+    return call->conn || call->is_detached;
 }
 
 static void resume_refuse(struct call *call, const char *code, const char *text)
@@ -39,9 +42,9 @@ void call_resume_pump(struct call *call)
 {
     struct generation *g = call->generation;
     bool goes_on = g->is_ready && call->n_legs > 0;
-    while (goes_on && call->conn && !call->is_paused) {
+    while (goes_on && resume_reads(call) && !call->is_paused) {
         goes_on = false;
-        for (int32_t i = 0; i < call->n_legs && call->conn && !call->is_paused; i++) {
+        for (int32_t i = 0; i < call->n_legs && resume_reads(call) && !call->is_paused; i++) {
             struct leg *leg = &call->legs[i];
             const struct generation_choice *c = &g->choices[i];
             if (!leg->is_live)
@@ -59,16 +62,39 @@ void call_resume_pump(struct call *call)
     }
 }
 
+/* Each reader once. The end of a response ends those that look on, too: any call may be gone then, so that the list begins again. */
+static void resume_each(struct generation *g, struct server *s, void (*act)(struct call *call))
+{
+    uint64_t pass = ++s->next_pass;
+    for (struct call *call = s->calls; call;) {
+        bool is_due = call->pass != pass && call->generation == g && !call->is_maker;
+        call->pass = pass;
+        if (is_due) {
+            act(call);
+            call_free_if_over(call);
+        }
+        call = is_due ? s->calls : call->next;
+    }
+}
+
 static void resume_pump_all(struct generation *g, struct server *s)
 {
-    struct call *next;
-    for (struct call *call = s->calls; call; call = next) {
-        next = call->next;
-        if (call->generation != g || call->is_maker)
-            continue;
-        call_resume_pump(call);
-        call_free_if_over(call);
-    }
+    resume_each(g, s, call_resume_pump);
+}
+
+/* Where the reader's stream begins. False: e. */
+static bool resume_read_from(struct call *call, struct leg_place *have, struct api_error *e)
+{
+    const struct prepared *p = call->prepared;
+    if (!call->from || p->response)
+        for (int32_t i = 0; i < p->n_choices; i++)
+            have[i] = (struct leg_place){ -1, 0 };
+    else if (!call_resume_read_places(call->from, have, p->n_choices))
+        return api_error_set(e, 400, NULL, "from",
+                             "from (or Last-Event-ID): '%.40s' is no place in a stream of %d "
+                             "answers: use the id of an event, or a number of tokens",
+                             call->from, p->n_choices);
+    return !call->from || !p->response || call_response_read_from(call, e);
 }
 
 /* It is ready: the reader's reply begins. */
@@ -79,20 +105,15 @@ static void resume_start(struct call *call)
     struct leg_place have[LIMIT_CHOICES];
     struct api_error e;
     int32_t prompt = 0;
-    if (!call->from)
-        for (int32_t i = 0; i < p->n_choices; i++)
-            have[i] = (struct leg_place){ -1, 0 };
-    else if (!call_resume_read_places(call->from, have, p->n_choices)) {
-        api_error_set(&e, 400, NULL, "from",
-                      "from (or Last-Event-ID): '%.40s' is no place in a stream of %d answers: use "
-                      "the id of an event, or a number of tokens",
-                      call->from, p->n_choices);
+    if (!resume_read_from(call, have, &e)) {
         call_fail(call, &e);
         return;
     }
     memcpy(call->answer_id, g->head.answer_id, sizeof(call->answer_id));
     call_describe(call);
     call->head.created = g->head.created_s;
+    if (p->response)
+        call_response_open(call);
     call_add_legs(call);
     for (int32_t i = 0; i < p->n_choices; i++) {
         while (i >= p->prompts[prompt].first + p->prompts[prompt].n_choices)
@@ -113,6 +134,7 @@ static void resume_start(struct call *call)
 static void resume_join(struct call *call, struct generation *g)
 {
     call->generation = g;
+    call->is_reading = true;
     g->n_refs++;
     g->n_readers++;
     if (g->is_ready)
@@ -130,7 +152,8 @@ static void resume_drop_legs(struct call *call)
 void call_resume_told(struct call *call)
 {
     call->generation->is_told = true;
-    call->generation->n_readers--;
+    call->generation->n_readers -= call->is_reading;
+    call->is_reading = false;
     resume_drop_legs(call);
 }
 
@@ -150,7 +173,10 @@ void call_resume_leave(struct call *call, bool is_closed)
 {
     struct generation *g = call->generation;
     resume_drop_legs(call);
-    if (call->is_maker || --g->n_readers > 0 || g->is_failing || !g->maker)
+    if (call->is_maker || !call->is_reading)
+        return;
+    call->is_reading = false;
+    if (--g->n_readers > 0 || g->is_failing || !g->maker)
         return;
     bool goes_on = is_closed && g->is_ready && g->prepared->disconnect == PREPARE_DISCONNECT_FINISH;
     if (goes_on)
@@ -198,7 +224,7 @@ static void resume_fail(struct generation *g, const struct api_error *e)
     g->is_failing = g->is_dying = true;
     g->maker->is_finishing = false;
     for (struct call *call = s->calls; call;) {
-        if (call->generation != g || call->is_maker || !call->conn) {
+        if (call->generation != g || call->is_maker || !resume_reads(call)) {
             call = call->next;
             continue;
         }
@@ -245,10 +271,12 @@ static void resume_prepare(struct generation *g, struct worker_job *job)
     job->trace = maker->track;
     job->is_recorded = true;
     g->head.seed = job->seed;
+    if (job->id[0]) /* a response's items are named after it */
+        snprintf(maker->answer_id, sizeof(maker->answer_id), "%.39s", job->id);
     call_prepare(maker, job);
 }
 
-static void resume_from_record(struct call *call, struct journal_job *found)
+void call_resume_record(struct call *call, struct journal_job *found)
 {
     struct server *s = call->server;
     struct journal_record *r = found->record;
@@ -277,6 +305,8 @@ static void resume_from_record(struct call *call, struct journal_job *found)
     g->head = r->head;
     job->seed = r->head.seed;
     job->now_s = r->head.now_s;
+    if (kind == PREPARE_RESPONSES)
+        snprintf(job->id, sizeof(job->id), "%s", r->head.answer_id);
     job->body = r->body;
     buf_init(&r->body, MEM_CAT_REQUEST, JOURNAL_RECORD_BYTES);
     s->n_resumed++;
@@ -321,7 +351,7 @@ static bool resume_take_found(struct call *call, struct journal_job *job)
         resume_refuse(call, "other_process",
                       "a request of that id runs in another process of this directory");
     } else if (job->record) {
-        resume_from_record(call, job);
+        call_resume_record(call, job);
     } else if (job->dialect) {
         resume_begin_new(call, job);
     } else {
@@ -335,7 +365,9 @@ static bool resume_take_found(struct call *call, struct journal_job *job)
 void call_resume_found(struct server *s, struct journal_job *job)
 {
     struct call *call = job->owner;
-    if (call->conn && !resume_take_found(call, job))
+    if (call->conn && call->response)
+        call_response_found(call, job);
+    else if (call->conn && !resume_take_found(call, job))
         return;
     worker_job_free(call->again);
     call->again = NULL;
@@ -427,16 +459,18 @@ static void resume_watch(struct generation *g, struct leg *leg, int32_t index)
     s->has_due = s->has_due || leg->is_cancel_due;
 }
 
-static void resume_start_readers(struct generation *g, struct server *s)
+static void resume_start_one(struct call *call)
 {
-    struct call *next;
-    for (struct call *call = s->calls; call; call = next) {
-        next = call->next;
-        if (call->generation != g || call->is_maker || !call->conn)
-            continue;
+    if (resume_reads(call))
         resume_start(call);
-        call_free_if_over(call);
-    }
+}
+
+/* A background response is asked for by its own id, whatever its request's is. */
+static void resume_name(struct generation *g)
+{
+    const struct prepared_response *r = g->prepared->response;
+    if (r && r->is_background)
+        journal_name(g->head.who, g->head.answer_id, g->name);
 }
 
 /* It was prepared and can be resumed. False: e. */
@@ -451,6 +485,7 @@ static bool resume_open(struct generation *g, struct api_error *e)
     if (!g->record) {
         memcpy(g->head.answer_id, maker->answer_id, sizeof(g->head.answer_id));
         g->head.created_s = maker->head.created;
+        resume_name(g);
     }
     enum err_code code = generation_open(g, &s->model.engine->info, s->model.tokenizer, &err);
     if (code == ERR_STATE)
@@ -468,7 +503,7 @@ static bool resume_open(struct generation *g, struct api_error *e)
             resume_watch(g, &maker->legs[i], k);
     generation_begin(g);
     g->is_ready = true;
-    resume_start_readers(g, s);
+    resume_each(g, s, resume_start_one);
     return true;
 }
 
@@ -490,6 +525,7 @@ static void resume_dissolve(struct generation *g, struct worker_job *job, struct
         return;
     }
     g->n_readers--;
+    reader->is_reading = false;
     call_resume_unref(reader);
     job->owner = reader;
     job->prepared = p;
@@ -504,6 +540,13 @@ void call_resume_prepared(struct call *maker, struct worker_job *job)
     struct api_error e;
     maker->job = NULL;
     job->prepared = NULL;
+    if (p && p->error.status == 0 && g->n_readers > 0 && p->response &&
+        p->response->needs_history) {
+        maker->prepared = p;
+        call_response_load(maker, job);
+        call_free_if_over(maker);
+        return;
+    }
     if (p && p->error.status == 0 && g->n_readers > 0 && !g->record && !generation_fits(p)) {
         resume_dissolve(g, job, p);
         call_free_if_over(maker);
@@ -533,8 +576,10 @@ bool call_resume_adopt(struct call *call, struct worker_job *job, struct prepare
 {
     struct server *s = call->server;
     struct journal_job named = { 0 };
-    if (!s->journal || !job->is_recorded || call->generation || call->to.has_own_id ||
-        p->disconnect != PREPARE_DISCONNECT_RESUMABLE || !generation_fits(p))
+    bool is_wanted = p->disconnect == PREPARE_DISCONNECT_RESUMABLE ||
+                     (p->response && p->response->is_background);
+    if (!s->journal || !job->is_recorded || call->generation || call->to.has_own_id || !is_wanted ||
+        !generation_fits(p))
         return false;
     journal_name(call->who, call->to.request_id, named.name);
     journal_digest(generation_dialect(job->kind), job->body.data, job->body.len, named.digest);
@@ -543,6 +588,8 @@ bool call_resume_adopt(struct call *call, struct worker_job *job, struct prepare
     resume_join(call, g);
     job->owner = g->maker;
     job->prepared = p;
+    if (job->id[0])
+        snprintf(g->maker->answer_id, sizeof(g->maker->answer_id), "%.39s", job->id);
     call->n_store++; /* stays until here is done */
     call_resume_prepared(g->maker, job);
     call->n_store--;
@@ -603,87 +650,4 @@ void call_resume_tick(struct server *s)
     resume_wake_waiting(s);
     for (struct generation *g = s->generations; g; g = g->next)
         generation_flush(g);
-}
-
-/* --- requests --- */
-
-static bool resume_look(struct call *call, struct journal_job *job)
-{
-    job->owner = call;
-    journal_name(call->who, call->to.request_id, job->name);
-    if (journal_submit(call->server->journal, job) != ERR_OK)
-        return false;
-    call->n_store++;
-    return true;
-}
-
-bool call_resume_begin(struct call *call, struct worker_job *job, const struct http_head *head)
-{
-    const struct server *s = call->server;
-    const char *dialect = generation_dialect(job->kind), *last = http_header(head, "Last-Event-ID");
-    if (!s->journal || !dialect)
-        return false;
-    job->is_recorded = true;
-    if (!call->to.has_own_id)
-        return false;
-    if (last && *last)
-        call->from = mem_strdup(MEM_CAT_REQUEST, last);
-    struct journal_job *look = journal_job_new(JOURNAL_OP_FIND, "");
-    look->dialect = dialect;
-    buf_release(&look->body);
-    look->body = job->body;
-    buf_init(&job->body, MEM_CAT_SERVER, JOURNAL_RECORD_BYTES);
-    if (resume_look(call, look)) {
-        call->again = job;
-        return true;
-    }
-    job->body = look->body; /* the disk is behind: it runs without a record */
-    buf_init(&look->body, MEM_CAT_SERVER, JOURNAL_RECORD_BYTES);
-    journal_job_free(look);
-    return false;
-}
-
-/* The id of "ID/stream" becomes the request's; false: no such path. */
-static bool resume_read_path(struct call *call, const char *rest)
-{
-    size_t n = strlen(rest), tail = strlen(RESUME_SUFFIX);
-    if (n <= tail || strcmp(rest + n - tail, RESUME_SUFFIX) != 0 ||
-        n - tail > LIMIT_REQUEST_ID_BYTES)
-        return false;
-    memcpy(call->to.request_id, rest, n - tail);
-    call->to.request_id[n - tail] = '\0';
-    return true;
-}
-
-void call_resume_ask(struct server *s, struct http_conn *c, const struct http_head *head,
-                     const char *rest)
-{
-    struct call *call = call_new(s, c, head);
-    const char *last = http_header(head, "Last-Event-ID");
-    struct api_error e = { 0 };
-    char from[LIMIT_CHOICES * 16];
-    guard_who(head, http_peer(c), call->who);
-    call->wants_stream = true;
-    if (!resume_read_path(call, rest)) {
-        api_error_set(&e, 405, "method_not_allowed", NULL,
-                      "a request is ended by DELETE; what is read is its " RESUME_SUFFIX);
-        e.allow = "DELETE, OPTIONS";
-    }
-    if (e.status == 0 && !s->journal)
-        api_error_set(&e, 404, "request_not_found", "id",
-                      "no request can be resumed: start the server with --generation-checkpoint");
-    if (last && *last)
-        call->from = mem_strdup(MEM_CAT_REQUEST, last);
-    else if (call_query(head->query, "from", from, sizeof(from)) && strcmp(from, "0") != 0)
-        call->from = mem_strdup(MEM_CAT_REQUEST, from);
-    if (e.status == 0) {
-        struct journal_job *look = journal_job_new(JOURNAL_OP_FIND, "");
-        if (!resume_look(call, look)) {
-            journal_job_free(look);
-            api_error_set(&e, 503, "journal_busy", NULL, "the disk is behind: try again");
-        }
-    }
-    if (e.status != 0)
-        call_fail(call, &e);
-    call_free_if_over(call);
 }

@@ -8,10 +8,9 @@ static const struct {
     enum prepare_kind kind;
     const char *name; /* stored: never changed */
 } generation_dialects[] = {
-    { PREPARE_CHAT, "chat" },
-    { PREPARE_COMPLETIONS, "completions" },
-    { PREPARE_MESSAGES, "messages" },
-    { PREPARE_INFILL, "infill" },
+    { PREPARE_CHAT, "chat" },           { PREPARE_COMPLETIONS, "completions" },
+    { PREPARE_MESSAGES, "messages" },   { PREPARE_INFILL, "infill" },
+    { PREPARE_RESPONSES, "responses" },
 };
 
 const char *generation_dialect(enum prepare_kind kind)

@@ -384,6 +384,14 @@ static void response_move(struct buf *to, struct buf *from)
     *from = empty;
 }
 
+void response_interrupt(struct response *r)
+{
+    r->outcome.status = RESPONSE_STATUS_FAILED;
+    snprintf(r->outcome.error_code, sizeof(r->outcome.error_code), "server_error");
+    snprintf(r->outcome.error_text, sizeof(r->outcome.error_text),
+             "the server ended while this response was running");
+}
+
 struct response *response_from_row(struct store_row *row, struct err *err)
 {
     struct json_doc doc = { 0 };
@@ -403,11 +411,7 @@ struct response *response_from_row(struct store_row *row, struct err *err)
     response_move(&r->frame, &row->frame);
     response_move(&r->input, &row->input);
     response_move(&r->log, &row->log);
-    if (row->is_orphan && !response_is_over(r)) {
-        r->outcome.status = RESPONSE_STATUS_FAILED;
-        snprintf(r->outcome.error_code, sizeof(r->outcome.error_code), "server_error");
-        snprintf(r->outcome.error_text, sizeof(r->outcome.error_text),
-                 "the server ended while this response was running");
-    }
+    if (row->is_orphan && !response_is_over(r))
+        response_interrupt(r);
     return r;
 }

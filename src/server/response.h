@@ -58,6 +58,7 @@ struct response *response_ref(struct response *r);
 void response_unref(struct response *r); /* may be NULL */
 unsigned response_flags(const struct response *r);
 bool response_is_over(const struct response *r);
+void response_interrupt(struct response *r); /* it failed, as the server that made it ended */
 
 /* --- the log --- */
 void response_add_started(struct response *r); /* a background response leaves the queue */

@@ -125,6 +125,7 @@ struct call {
     struct generation *generation; /* that it makes or reads; or NULL */
     struct journal_job *find;      /* waits for the end of one of its name */
     char *from;        /* where its client's stream is to begin; NULL: at the beginning */
+    bool is_reading;   /* counted as one of its readers */
     bool is_maker;     /* has no client, but the scheduler's requests */
     bool is_finishing; /* the client has gone, the answer goes on */
     bool wants_stream; /* whatever the body says */
@@ -232,6 +233,8 @@ void call_extra_headers(const struct call *call, char *out, size_t n);
 /* In any order, for call_resume.c: a call without a client; what its head says, once it is prepared; room for its legs; one leg and
  * its request; room and time for it (false: e). */
 struct call *call_new_maker(struct call *reader);
+/* A response that runs on for nobody's sake but its kept row's; who asks for it is only the first that looks on. */
+struct call *call_new_run(const struct call *asker);
 void call_describe(struct call *call);
 void call_run(struct call *call); /* it is prepared and described: submit it, and begin its reply */
 void call_add_legs(struct call *call);
@@ -271,6 +274,11 @@ void call_stored(struct server *s, struct store_job *job);
 /* GET, DELETE and POST of /v1/responses/...; rest: what follows the last slash of that. */
 void call_response_ask(struct server *s, struct http_conn *c, const struct http_head *head,
                        const char *rest);
+
+/* Of a stream that begins behind an event (call->from). False: e. */
+bool call_response_read_from(struct call *call, struct api_error *e);
+/* The record of a response whose server is gone was looked for. */
+void call_response_found(struct call *call, struct journal_job *job);
 
 /* --- call_cache.c: kept histories --- */
 void call_cache_flush(struct server *s, struct http_conn *c, const struct http_head *head,
@@ -313,7 +321,10 @@ bool call_resume_read_places(const char *from, struct leg_place *out, int32_t n)
 void call_resume_leave(struct call *call, bool is_closed);
 void call_resume_told(struct call *call);
 void call_resume_unref(struct call *call); /* the call is being freed */
-void call_resume_tick(struct server *s);   /* each second */
+/* Go on with a record that was found: the call reads it. Or it is told why not. */
+void call_resume_record(struct call *call, struct journal_job *found);
+bool call_resume_look(struct call *call, const char *id, struct journal_job *job) MUST_CHECK;
+void call_resume_tick(struct server *s); /* each second */
 /* GET /v1/requests/ID/stream */
 void call_resume_ask(struct server *s, struct http_conn *c, const struct http_head *head,
                      const char *rest);

@@ -46,7 +46,8 @@ struct store_job {
     char id[STORE_ID_BYTES];      /* GET, CHAIN ("" = no chain), DELETE */
     char (*more)[STORE_ID_BYTES]; /* CHAIN: [n_more] rows that are wanted, too; the job's */
     int32_t n_more;
-    void *owner; /* the caller's, not looked at */
+    void *owner;  /* the caller's, not looked at ... */
+    bool is_last; /* ... as this */
     /* results; of PUT: rows[0] */
     struct store_row *rows; /* [n] */
     int32_t n;
