@@ -85,6 +85,26 @@ static const char *serve_session_dir(const struct serve_options *o, struct buf *
     return is_there ? out->data : NULL;
 }
 
+#define SERVE_DRAFT "draft:"
+
+/* The model that --speculate names, or NULL. */
+static const char *serve_draft_model(const struct serve_options *o)
+{
+    return strncmp(o->speculate, SERVE_DRAFT, strlen(SERVE_DRAFT)) == 0
+               ? o->speculate + strlen(SERVE_DRAFT)
+               : NULL;
+}
+
+static enum err_code serve_check_speculate(const struct serve_options *o, struct err *err)
+{
+    const char *how = o->speculate, *path = serve_draft_model(o);
+    if (strcmp(how, "auto") == 0 || strcmp(how, "off") == 0 || strcmp(how, "ngram") == 0 ||
+        (path && *path))
+        return ERR_OK;
+    return err_set(err, ERR_INVALID, "--speculate: '%s' is not auto, off, ngram or draft:MODEL",
+                   how);
+}
+
 static int serve_run(void *options)
 {
     const struct serve_options *o = options;
@@ -92,6 +112,7 @@ static int serve_run(void *options)
                              .template_path = o->chat_template,
                              .max_rows = (int32_t)o->rows,
                              .keep = { .speculates = strcmp(o->speculate, "off") != 0,
+                                       .draft_model = serve_draft_model(o),
                                        .bytes =
                                            o->prompt_cache < 0 ? RUNNER_KEEP_ALL : o->prompt_cache,
                                        .dir = o->ssd_cache,
@@ -132,10 +153,8 @@ static int serve_run(void *options)
     int64_t now;
     if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
         return cli_fail("serve", &err);
-    if (strcmp(o->speculate, "auto") != 0 && strcmp(o->speculate, "off") != 0) {
-        (void)err_set(&err, ERR_INVALID, "--speculate: '%s' is not auto or off", o->speculate);
+    if (serve_check_speculate(o, &err) != ERR_OK)
         return cli_fail("serve", &err);
-    }
     if (o->log)
         log_enable(o->log);
     if (api_keys_open(&keys, o->api_key_file, &err) != ERR_OK)
@@ -220,9 +239,10 @@ const struct cli_verb cmd_serve = {
               "last message, so that the rest can be kept; changes the prompt",
               CLI_FLAG_BOOL, AT(hoist_volatile), 0, 0 },
             { "speculate", "HOW",
-              "guess next tokens and verify them together: auto (by prompt lookup, where it pays) "
-              "or "
-              "off; default auto",
+              "guess next tokens and verify them together, where it pays: ngram (by what the text "
+              "has said), draft:MODEL (also by a smaller model of the same vocabulary), auto "
+              "(ngram "
+              "and what the model brings) or off; default auto",
               CLI_FLAG_STRING, AT(speculate), 0, 0 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },

@@ -259,6 +259,24 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     return code;
 }
 
+/* The draft model, which takes its part of the memory that the engine was to have. */
+static enum err_code load_draft(struct load *l, const char *path, struct engine_model_options *o,
+                                struct err *err)
+{
+    struct load_draft_options d = { .path = path,
+                                    .model = l->model,
+                                    .tokenizer = l->tokenizer,
+                                    .be = l->be,
+                                    .n_ctx = o->n_ctx,
+                                    .kv_bytes = o->kv_bytes,
+                                    .max_rows = o->max_rows,
+                                    .cache_type = o->cache_type };
+    enum err_code code = load_draft_open(&l->draft, &d, err);
+    if (!code)
+        o->kv_bytes -= load_draft_kv(l->model, l->draft.model, o->kv_bytes);
+    return code;
+}
+
 enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_engine_options *keep,
                           struct err *err)
 {
@@ -285,7 +303,10 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_en
     }
     o.end_ids = tokenizer_end_ids(l->tokenizer, &o.n_end);
     enum err_code code = keep->speculates ? draft_lookup_new(max_rows, &l->drafter, err) : ERR_OK;
+    if (!code && keep->draft_model)
+        code = load_draft(l, keep->draft_model, &o, err);
     o.drafter = l->drafter;
+    o.slow_drafter = l->draft.drafter;
     return code ? code : engine_model_new(&o, &l->engine, err);
 }
 
@@ -310,6 +331,7 @@ void load_close(struct load *l)
         l->engine->ops->free(l->engine);
     if (l->drafter)
         l->drafter->ops->free(l->drafter);
+    load_draft_close(&l->draft);
     mem_free(MEM_CAT_TOKENIZER, l->token_bytes);
     model_free(l->model);
     template_free(l->chat_template);

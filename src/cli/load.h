@@ -5,6 +5,7 @@
 #define PLUMB_CLI_LOAD_H
 
 #include "cli/cli.h"
+#include "cli/load_draft.h"
 #include "cli/load_rope.h"
 #include "engine/engine_model.h"
 #include "template/template.h"
@@ -102,6 +103,7 @@ struct load {
     struct engine_bytes *token_bytes; /* [n_vocab] */
     struct engine *engine;            /* NULL until load_engine */
     struct drafter *drafter;          /* of the engine; NULL = none */
+    struct load_draft draft;          /* another one, which is a model; zeroed = none */
     char *id;                         /* name of the model in the API */
     struct template *chat_template;   /* NULL until load_chat, and where the file has none */
     struct json_doc template_own;     /* the template's variables that are the program's */
@@ -115,7 +117,8 @@ struct load {
 /* Weights, backend, model, tokenizer. o is borrowed until load_close. Errors: of each part; *l is closed then. */
 enum err_code load_open(struct load *l, const struct load_options *o, struct err *err) MUST_CHECK;
 struct load_engine_options {
-    bool speculates; /* next tokens are guessed (draft.h) */
+    bool speculates;         /* next tokens are guessed (draft.h) */
+    const char *draft_model; /* by this model, too; NULL = none */
     /* Where it keeps histories: all zero, nowhere. */
     int64_t bytes;      /* of its cache (runner.h) */
     const char *dir;    /* on disk; NULL = not there */

@@ -1,7 +1,7 @@
 /* draft.h - drafters: guesses of the ids that an answer goes on with, which the next step verifies.
  *
  * Any drafter is safe: a guess stays only where it is what the row's own sampler picks at that place (engine_step.c). How many guesses
- * are worth their rows is not the drafter's to say (speculate.h); it only tells how sure it is, by a class that acceptance is
+ * are worth their rows is not the drafter's to say (speculate.h); it only tells how sure it is of each, by a class that acceptance is
  * measured for.
  * Thread: engine thread. Allocation: in new and open only. */
 #ifndef PLUMB_ENGINE_DRAFT_H
@@ -9,21 +9,29 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "model/model.h"
 
-#define DRAFT_MAX     16 /* guesses of a row in one step */
-#define DRAFT_CLASSES 9
-#define DRAFT_SPELLED \
-    8 /* the class of bytes that a grammar is certain of, in the likeliest tokens */
+#define DRAFT_MAX 16 /* guesses of a row in one step */
+/* Classes that acceptance is measured for, of every drafter its own. */
+#define DRAFT_CLASSES      18
+#define DRAFT_LOOKUP_SURE  0  /* to 7: by the length of the common ending */
+#define DRAFT_MODEL_SURE   8  /* to 15: by what the draft model gives its choice */
+#define DRAFT_MODEL_BEFORE 16 /* before it was asked: any of its guesses */
+#define DRAFT_SPELLED      17 /* bytes that a grammar is certain of, in the likeliest tokens */
 
 /* What is wanted of one row, and the answer. */
 struct draft_ask {
     row_id row;
     const int32_t *ids; /* [n_ids] prompt and answer so far */
     int32_t n_ids;
-    int32_t n_max;              /* 1..DRAFT_MAX */
+    int32_t n_max; /* 1..DRAFT_MAX */
+    /* For a drafter that takes time: go on while all guesses so far come true with at least this chance, as far as it can tell. */
+    double least;
+    bool is_due;                /* the guesses are still to be made, by a drafter that takes time */
     int32_t ids_out[DRAFT_MAX]; /* [n] filled */
     int32_t n;                  /* 0 = no idea */
-    int32_t sure;               /* class 0..DRAFT_CLASSES - 1; drafters: below DRAFT_SPELLED */
+    int8_t sure[DRAFT_MAX];     /* [n] the class of each; -1 = it must come */
+    double chance[DRAFT_MAX];   /* [n] that it comes true where those before it did (speculate.h) */
 };
 
 struct drafter;
@@ -36,6 +44,10 @@ struct drafter_ops {
     void (*draft)(struct drafter *d, struct draft_ask *asks, int32_t n);
     void (*close)(struct drafter *d, row_id row);
     void (*free)(struct drafter *d);
+    /* Of a drafter that takes time, else NULL: us that one guess for each of n rows takes; and that the row takes before its first one,
+     * when it has so many ids. 0 = not known yet. */
+    double (*guess_us)(const struct drafter *d, int32_t n);
+    double (*due_us)(const struct drafter *d, row_id row, int32_t n_ids);
 };
 
 struct drafter {
@@ -46,5 +58,25 @@ struct drafter {
  * lookup decoding", 2023). Classes: by the length of the ending. Errors: ERR_NOMEM. */
 enum err_code draft_lookup_new(int32_t max_rows, struct drafter **out, struct err *err) MUST_CHECK;
 int32_t draft_lookup_sure(int32_t n_matched);
+
+/* A smaller model of the same vocabulary, which has read the row's ids in a cache of its own and is sampled with the row's own
+ * parameters and draws (Leviathan et al., "Fast inference from transformers via speculative decoding", 2022; here a guess is compared
+ * with the very id that is sampled, so that what the row's draw picks of similar distributions mostly agrees). It reads long texts in
+ * pieces, and guesses nothing until it knows the row's. Classes: by the probability of its choice.
+ * Errors: those of runner_new; ERR_NOMEM. */
+struct draft_model_options {
+    struct model *model; /* borrowed, outlives the drafter */
+    int32_t n_vocab;     /* of the model that it guesses for: ids from there on are never guessed */
+    const int32_t *end_ids; /* [n_end] copied: nothing is guessed behind them */
+    int32_t n_end;
+    int64_t
+        n_ctx; /* longest row; 0 = see runner.h. Rows that are longer than it can read are not guessed for */
+    int64_t kv_bytes; /* of its cache */
+    int32_t max_rows;
+    enum dtype cache_type;
+};
+enum err_code draft_model_new(const struct draft_model_options *o, struct drafter **out,
+                              struct err *err) MUST_CHECK;
+int32_t draft_model_sure(float logprob);
 
 #endif

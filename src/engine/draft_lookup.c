@@ -112,8 +112,8 @@ static int32_t lookup_find(const struct lookup_row *r, const int32_t *ids, int32
 
 int32_t draft_lookup_sure(int32_t n_matched)
 {
-    int32_t sure = 0;
-    for (int32_t n = LOOKUP_GRAM; n < n_matched && sure < DRAFT_SPELLED - 1; n += n / 2 + 1)
+    int32_t sure = DRAFT_LOOKUP_SURE;
+    for (int32_t n = LOOKUP_GRAM; n < n_matched && sure < DRAFT_MODEL_SURE - 1; n += n / 2 + 1)
         sure++; /* up to 3, 5, 8, 13, 20, 31, 47 */
     return sure;
 }
@@ -136,7 +136,7 @@ static void lookup_draft_row(struct lookup_row *r, struct draft_ask *a)
     for (int32_t i = at + 1; a->n < a->n_max;
          i++, a->n++) /* what is copied may reach into the copy */
         a->ids_out[a->n] = i < a->n_ids ? a->ids[i] : a->ids_out[i - a->n_ids];
-    a->sure = draft_lookup_sure(n_matched);
+    memset(a->sure, draft_lookup_sure(n_matched), sizeof(a->sure));
     r->cursor = at + 1;
     r->cursor_n = a->n_ids;
 }

@@ -42,11 +42,14 @@ struct row {
     struct constraint constraint;
     struct engine_token tokens[DRAFT_MAX + 1]; /* of the last step */
     int64_t safe_at[DRAFT_MAX + 1];
-    bool no_drafts;
+    bool no_drafts, no_slow;  /* neither drafter is asked; the one that takes time is not */
     int32_t guess[DRAFT_MAX]; /* [n_guess] of the step; the first n_drafts of them are in it */
     int32_t n_guess, n_drafts;
-    int32_t sure; /* the guesses' class; -1 = they must come */
+    int8_t sure[DRAFT_MAX]; /* as in struct draft_ask */
     struct draft_rate rate;
+    double allowance_us; /* that the slow drafter may take to know the row's text */
+    int32_t n_quiet;     /* tokens since that drafter was asked, ... */
+    int32_t probe_after; /* ... which is done at this many, whether it seems to pay or not */
     struct engine_speculation speculation;
 };
 
@@ -67,12 +70,13 @@ struct engine_model {
     struct row *rows;          /* [max_rows] */
     struct runner_item *items; /* [max_rows] */
     struct drafter *drafter;   /* borrowed, or NULL */
+    struct drafter *slow;      /* one that takes time; borrowed, or NULL */
     bool drafts_always;
-    int32_t drafts_max;     /* guesses of a row in a step */
-    struct draft_ask *asks; /* [max_rows] */
-    double *chances;        /* [max_rows] */
-    struct step_cost cost;  /* of steps in which nobody takes a prompt */
-    struct draft_rate rate; /* of all rows */
+    int32_t drafts_max;            /* guesses of a row in a step */
+    struct draft_ask *asks, *plan; /* [max_rows] */
+    int64_t slow_us;               /* that the slow drafter took for this step */
+    struct step_cost cost;         /* of steps in which nobody takes a prompt */
+    struct draft_rate rate;        /* of all rows */
 };
 
 static inline struct engine_model *engine_model_of(struct engine *e)
@@ -95,6 +99,9 @@ int32_t row_feed(struct row *row, const struct engine_bytes *bytes, int32_t id, 
 
 /* --- guesses (engine_draft.c) --- */
 
+/* A row begins and ends for the drafters; one that has no memory for it is not asked. */
+void draft_open(struct engine_model *em, row_id id, const struct engine_request *req);
+void draft_close(struct engine_model *em, row_id id);
 /* Lengthen the items [n] of rows that decode by the guesses that this step verifies; n_out, n_rows: room for rows with logits, and for
  * rows at all, that the step has left. */
 void draft_plan(struct engine_model *em, const struct engine_work *work, int32_t n, int32_t n_out,

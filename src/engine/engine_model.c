@@ -159,9 +159,7 @@ static enum err_code engine_model_open(struct engine *e, const struct engine_req
         return code;
     }
     row->is_open = true;
-    if (!em->drafter ||
-        (!row->no_drafts && em->drafter->ops->open(em->drafter, id, req, row->ids_max, NULL)))
-        row->no_drafts = true; /* it can do without */
+    draft_open(em, id, req);
     *out = id;
     return ERR_OK;
 }
@@ -187,8 +185,7 @@ static void engine_model_close(struct engine *e, row_id id)
     row_keep(em, row, false);
     row_pin(em, row);
     runner_close(em->runner, row->seq);
-    if (!row->no_drafts)
-        em->drafter->ops->close(em->drafter, id);
+    draft_close(em, id);
     row_release(row);
 }
 
@@ -341,8 +338,8 @@ static void engine_model_free(struct engine *e)
 {
     struct engine_model *em = engine_model_of(e);
     for (row_id i = 0; em->rows && i < e->info.max_rows; i++) {
-        if (em->rows[i].is_open && !em->rows[i].no_drafts)
-            em->drafter->ops->close(em->drafter, i);
+        if (em->rows[i].is_open)
+            draft_close(em, i);
         row_release(&em->rows[i]);
     }
     runner_free(em->runner);
@@ -351,7 +348,7 @@ static void engine_model_free(struct engine *e)
     mem_free(MEM_CAT_BASE, em->rows);
     mem_free(MEM_CAT_BASE, em->items);
     mem_free(MEM_CAT_BASE, em->asks);
-    mem_free(MEM_CAT_BASE, em->chances);
+    mem_free(MEM_CAT_BASE, em->plan);
     mem_free(MEM_CAT_BASE, em->keep);
     mem_free(MEM_CAT_BASE, em->no_end);
     mem_free(MEM_CAT_BASE, em->model_id);
@@ -489,8 +486,9 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->rows = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->rows));
     em->items = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->items));
     em->asks = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->asks));
-    em->chances = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->chances));
+    em->plan = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->plan));
     em->drafter = o->drafter;
+    em->slow = o->slow_drafter;
     em->drafts_always = o->drafts_always;
     em->drafts_max = m->has_group[MODEL_GROUP_STATE] ? ENGINE_MODEL_STATE_DRAFTS : DRAFT_MAX;
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);

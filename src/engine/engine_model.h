@@ -15,20 +15,21 @@ struct engine_model_options {
         *token_bytes;       /* [n_vocab] what each token adds to a text; "" for control tokens */
     const int32_t *end_ids; /* [n_end] ids that end an answer */
     int32_t n_end;
-    const char *model_id;       /* copied */
-    const char *weights_digest; /* goes into the fingerprint */
-    int64_t n_ctx;              /* 0 = see runner.h */
-    int64_t kv_bytes;           /* 0 = see runner.h */
-    int32_t max_rows;           /* 0 = ENGINE_MODEL_ROWS */
-    int32_t max_step_rows;      /* 0 = ENGINE_MODEL_STEP_ROWS */
-    enum dtype cache_type;      /* F32 unless set: the commands pass F16 */
-    int64_t keep_bytes;         /* see runner.h */
-    const char *disk_dir;       /* where kept histories are on disk; NULL = nowhere */
-    int64_t disk_bytes;         /* of that directory's files, at most */
-    uint8_t content[16];        /* tier_space_content of the weights, where there is a disk_dir */
-    const char *numerics;       /* NULL = the backend's; tests name others */
-    struct drafter *drafter;    /* guesses the next ids; borrowed, NULL = none does */
-    bool drafts_always;         /* every guess is verified, whether it pays or not (tests) */
+    const char *model_id;         /* copied */
+    const char *weights_digest;   /* goes into the fingerprint */
+    int64_t n_ctx;                /* 0 = see runner.h */
+    int64_t kv_bytes;             /* 0 = see runner.h */
+    int32_t max_rows;             /* 0 = ENGINE_MODEL_ROWS */
+    int32_t max_step_rows;        /* 0 = ENGINE_MODEL_STEP_ROWS */
+    enum dtype cache_type;        /* F32 unless set: the commands pass F16 */
+    int64_t keep_bytes;           /* see runner.h */
+    const char *disk_dir;         /* where kept histories are on disk; NULL = nowhere */
+    int64_t disk_bytes;           /* of that directory's files, at most */
+    uint8_t content[16];          /* tier_space_content of the weights, where there is a disk_dir */
+    const char *numerics;         /* NULL = the backend's; tests name others */
+    struct drafter *drafter;      /* guesses the next ids; borrowed, NULL = none does */
+    struct drafter *slow_drafter; /* one that takes time; borrowed, NULL = none */
+    bool drafts_always;           /* every guess is verified, whether it pays or not (tests) */
 };
 
 #define ENGINE_MODEL_ROWS      16

@@ -611,7 +611,7 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
     int64_t n_hidden = it->has_no_head ? it->n_out * r->model->n_embd : 0;
     for (int64_t i = 0; i < n_hidden; i++) /* the head would have said so */
         it->has_failed = it->has_failed || !isfinite(it->hidden[i]);
-    int32_t n_sure = s->len + (it->is_tentative ? 1 : it->n);
+    int32_t n_sure = s->len + (it->is_tentative ? 1 : it->n) - it->n_back;
     s->len += it->n;
     s->n_tentative = it->is_tentative && runner_has_state(r) ? it->n : 0;
     /* The next row, at position n_sure or later, sees positions over n_sure - window. */

@@ -141,6 +141,8 @@ struct runner_item {
     bool has_no_head;  /* only hidden states are wanted: no logits are computed */
     bool
         is_tentative; /* the rows may be taken back with runner_truncate; need: n <= max_tentative where layers are recurrent */
+    int32_t
+        n_back; /* tokens before these rows that may be taken back, too: windows keep what they see; at most max_rows - n */
     const float *
         hidden; /* set by the step where it is wanted: [n_out][D] what the logits were made of; as logits */
     bool has_failed; /* set by the step: a non-finite value met one of the rows ... */

@@ -53,7 +53,11 @@ void draft_rate_add(struct draft_rate *r, int32_t sure, bool is_taken)
 
 double draft_rate_of(const struct draft_rate *row, const struct draft_rate *all, int32_t sure)
 {
-    double rate = (all->taken[sure] + 1) / (all->n[sure] + 2);
+    /* Of a draft model the middle of what it gives, and enough to begin with. */
+    static const float first[DRAFT_CLASSES] = { 0.5f,  0.5f, 0.5f,  0.5f,  0.5f,  0.5f,
+                                                0.5f,  0.5f, 0.15f, 0.4f,  0.6f,  0.75f,
+                                                0.85f, 0.9f, 0.95f, 0.98f, 0.75f, 0.5f };
+    double rate = (all->taken[sure] + 2 * first[sure]) / (all->n[sure] + 2);
     return (row->taken[sure] + RATE_PRIOR * rate) / (row->n[sure] + RATE_PRIOR);
 }
 
@@ -68,30 +72,47 @@ static int32_t plan_next(const struct draft_ask *asks, const double *reach, cons
     return best;
 }
 
-int32_t speculate_plan(const struct step_cost *c, int32_t n_rows, struct draft_ask *asks,
-                       const double *chance, int32_t n, int32_t n_decode, int32_t n_max)
+/* us in which the guesses that are due are made: one after another, of all rows together. */
+static double plan_slow_us(const struct drafter *slow, const struct draft_ask *asks,
+                           const int32_t *used, int32_t n)
 {
-    double reach[STEP_COST_ROWS], cost = step_cost_of(c, n_rows), tokens = n_decode;
-    int32_t used[STEP_COST_ROWS] = { 0 }, kept[STEP_COST_ROWS] = { 0 }, n_kept = 0;
-    double best = cost > 0 ? tokens / cost * PLAN_MARGIN : 0;
+    double us = 0;
+    for (int32_t level = 1; slow && level <= DRAFT_MAX; level++) {
+        int32_t n_rows = 0;
+        for (int32_t i = 0; i < n; i++)
+            n_rows += asks[i].is_due && used[i] >= level;
+        if (n_rows == 0)
+            break;
+        us += slow->ops->guess_us(slow, n_rows);
+    }
+    return us;
+}
+
+double speculate_plan(const struct step_cost *c, const struct drafter *slow,
+                      const struct speculate_room *room, struct draft_ask *asks, int32_t n)
+{
+    double reach[STEP_COST_ROWS], cost = step_cost_of(c, room->n_rows), tokens = room->n_decode;
+    int32_t used[STEP_COST_ROWS] = { 0 }, kept[STEP_COST_ROWS] = { 0 };
+    double rate = cost > 0 ? tokens / cost : 0, best = rate * PLAN_MARGIN;
+    for (int32_t i = STEP_COST_ROWS; i < n; i++)
+        asks[i].n = 0;
     n = n < STEP_COST_ROWS ? n : STEP_COST_ROWS;
     for (int32_t i = 0; i < n; i++)
-        reach[i] = chance[i];
-    for (int32_t m = 1; m <= n_max && n_rows + m <= STEP_COST_ROWS; m++) {
+        reach[i] = asks[i].chance[0];
+    for (int32_t m = 1; m <= room->n_max && room->n_rows + m <= STEP_COST_ROWS; m++) {
         int32_t i = plan_next(asks, reach, used, n);
         if (i < 0)
             break;
-        used[i]++;
         tokens += reach[i];
-        reach[i] *= chance[i];
-        cost = step_cost_of(c, n_rows + m);
+        if (++used[i] < asks[i].n)
+            reach[i] *= asks[i].chance[used[i]];
+        cost = step_cost_of(c, room->n_rows + m) + plan_slow_us(slow, asks, used, n);
         if (cost <= 0 || tokens / cost <= best)
             continue;
-        best = tokens / cost;
-        n_kept = m;
+        best = rate = tokens / cost;
         memcpy(kept, used, sizeof(kept));
     }
     for (int32_t i = 0; i < n; i++)
         asks[i].n = kept[i];
-    return n_kept;
+    return rate;
 }

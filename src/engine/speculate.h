@@ -30,9 +30,16 @@ void draft_rate_add(struct draft_rate *r, int32_t sure, bool is_taken);
 /* The chance of the next guess, where the one before it came true: the row's own, with `all` to begin with. */
 double draft_rate_of(const struct draft_rate *row, const struct draft_rate *all, int32_t sure);
 
-/* Cut the guesses of asks [n] (chance[i]: of each of ask i's) to those that pay: the n rows that decode have n_rows rows in the step
- * without them, at most n_max guesses are possible. Returns the number of guesses that are left. */
-int32_t speculate_plan(const struct step_cost *c, int32_t n_rows, struct draft_ask *asks,
-                       const double *chance, int32_t n, int32_t n_decode, int32_t n_max);
+/* What a step has without guesses, and room for. */
+struct speculate_room {
+    int32_t n_rows;   /* rows of the step, of which ... */
+    int32_t n_decode; /* ... so many yield a token */
+    int32_t n_max;    /* guesses that are possible */
+};
+
+/* Cut the guesses of asks [n] (each chance is set) to those that pay. slow: the drafter that is to make those that are due, whose time
+ * counts then; NULL = none are. Returns the tokens that come in a us so, 0 where the cost is not known (and no guess is left). */
+double speculate_plan(const struct step_cost *c, const struct drafter *slow,
+                      const struct speculate_room *room, struct draft_ask *asks, int32_t n);
 
 #endif

@@ -54,7 +54,7 @@ static void oracle_draft_row(struct oracle *o, struct draft_ask *a)
     int32_t at = a->n_ids - o->rows[a->row].n_prompt;
     int32_t n = o->drafts == DRAFTS_RANDOM ? (int32_t)(dice[0] % (DRAFT_MAX + 1)) : DRAFT_MAX;
     n = n < a->n_max ? n : a->n_max;
-    a->sure = (int32_t)(dice[1] % DRAFT_CLASSES);
+    memset(a->sure, (int)(dice[1] % DRAFT_CLASSES), sizeof(a->sure));
     for (a->n = 0; a->n < n; a->n++) {
         bool is_known = t && at + a->n < t->n;
         bool is_right = o->drafts == DRAFTS_RIGHT ||

@@ -35,8 +35,8 @@ static void what_followed_the_longest_ending_is_guessed(void **state)
     assert_int_equal(a.ids_out[0], 2);
     assert_int_equal(a.ids_out[1], 4);
     assert_int_equal(a.ids_out[2], 0);
-    assert_int_equal(a.sure, draft_lookup_sure(5)); /* 4 6 7 8 9 */
-    a = look_up(ids + 1, 15, 3);                    /* of equal endings the latest */
+    assert_int_equal(a.sure[3], draft_lookup_sure(5)); /* 4 6 7 8 9 */
+    a = look_up(ids + 1, 15, 3);                       /* of equal endings the latest */
     assert_int_equal(a.ids_out[0], 2);
     (void)state;
 }
@@ -109,14 +109,31 @@ static void costs_lie_on_the_line_between_measured_counts(void **state)
 
 /* --- what pays --- */
 
+/* Eight guesses, each of which has that chance. */
+static struct draft_ask ask_of(double chance)
+{
+    struct draft_ask a = { .n = 8, .n_max = 8 };
+    for (int32_t i = 0; i < a.n; i++)
+        a.chance[i] = chance;
+    return a;
+}
+
+static int32_t plan_one(const struct step_cost *c, double chance)
+{
+    static const struct speculate_room room = { .n_rows = 1, .n_decode = 1, .n_max = 16 };
+    struct draft_ask a = ask_of(chance);
+    (void)speculate_plan(c, NULL, &room, &a, 1);
+    return a.n;
+}
+
 static int32_t plan(const struct step_cost *c, double a, double b, int32_t *n_a, int32_t *n_b)
 {
-    struct draft_ask asks[2] = { { .n = 8 }, { .n = 8 } };
-    double chance[2] = { a, b };
-    int32_t n = speculate_plan(c, 2, asks, chance, 2, 2, 16);
+    static const struct speculate_room room = { .n_rows = 2, .n_decode = 2, .n_max = 16 };
+    struct draft_ask asks[2] = { ask_of(a), ask_of(b) };
+    (void)speculate_plan(c, NULL, &room, asks, 2);
     *n_a = asks[0].n;
     *n_b = asks[1].n;
-    return n;
+    return *n_a + *n_b;
 }
 
 static void guesses_get_rows_by_their_chance(void **state)
@@ -152,18 +169,14 @@ static void a_row_that_loses_stops_and_comes_back(void **state)
     step_cost_add(&c, 1, 1000);
     step_cost_add(&c, 8, 1400);
     for (;; n++) {
-        struct draft_ask ask = { .n = 8 };
-        double chance = draft_rate_of(&row, &all, 2);
-        if (speculate_plan(&c, 1, &ask, &chance, 1, 1, 16) == 0)
+        if (plan_one(&c, draft_rate_of(&row, &all, 2)) == 0)
             break;
         assert_in_range(n, 0, 19);
         draft_rate_add(&row, 2, false);
     }
     assert_true(n > 1);
     for (n = 0;; n++) {
-        struct draft_ask ask = { .n = 8 };
-        double chance = draft_rate_of(&row, &all, 2);
-        if (speculate_plan(&c, 1, &ask, &chance, 1, 1, 16) > 0)
+        if (plan_one(&c, draft_rate_of(&row, &all, 2)) > 0)
             break;
         assert_in_range(n, 0, 9);
         draft_rate_add(&row, 2, true);
