@@ -61,7 +61,8 @@ static void draft_known(struct row *row, struct draft_ask *a)
 /* Guesses of the rows that can take some: what the fast drafter says, then what guide and grammar know. Returns the number of asks. */
 static int32_t draft_ask_all(struct engine_model *em, const struct engine_work *work, int32_t n)
 {
-    int32_t n_asks = 0, n_known = 0, end = em->base.info.max_rows; /* those it is not asked for wait at the end */
+    int32_t n_asks = 0, n_known = 0,
+            end = em->base.info.max_rows; /* those it is not asked for wait at the end */
     for (int32_t i = 0; i < n; i++) {
         struct row *row = &em->rows[work[i].row];
         struct draft_ask a = { .row = work[i].row,

@@ -85,6 +85,7 @@ static const struct lab_config configs[] = {
     { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, false },
     { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP, false },
     { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO, false },
+    { "cpu, draft model", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_MODEL, false },
     { "cpu, disk", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, true },
     { "cpu, disk, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, true },
     { "cpu, disk, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, true },
@@ -516,7 +517,8 @@ static void run_config(const struct exact_model *m, const char *path, const stru
         if (is_wanted(m, c, &scenarios[s]) && (!is_embedder || is_for_texts(&scenarios[s])))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
     /* Forced ids, which come with every configuration, are guesses that are right. */
-    bool must_accept = c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM;
+    bool must_accept =
+        c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM || c->drafts == DRAFTS_MODEL;
     if (!is_writing && !is_embedder &&
         ((must_accept && lab.n_accepted == 0) ||
          (c->drafts == DRAFTS_WRONG && lab.n_drafted < 5 * lab.n_accepted)))

@@ -20,6 +20,7 @@ enum drafts {
     DRAFTS_RANDOM, /* so many as the dice say, three of four right */
     DRAFTS_LOOKUP,
     DRAFTS_LOOKUP_AUTO,
+    DRAFTS_MODEL, /* the model itself, which remembers badly: mostly right */
 };
 
 struct lab_config {
@@ -46,7 +47,7 @@ struct lab {
     int64_t n_reused;                    /* ids that rows began with */
     char disk_dir[32];                   /* "" = none */
     int64_t n_read;                      /* files of it that came back */
-    struct drafter *drafter;
+    struct drafter *drafter, *slow;
     struct grammar_vocab *vocab;
     struct grammar *grammar;
     int64_t n_drafted, n_accepted; /* guesses, of all rows that were taken to their end */
@@ -75,7 +76,7 @@ struct exact_request {
 /* What DRAFTS_RIGHT and its like know: the answer to a request, by its prompt's address (borrowed). */
 #define EXACT_ANSWER_MAX 128
 void exact_truth_set(int i, const int32_t *prompt, const int32_t *ids, int32_t n);
-/* DRAFTS_NONE: *out is NULL. */
+/* DRAFTS_NONE, DRAFTS_MODEL: *out is NULL. */
 enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct drafter **out,
                                 struct err *err) MUST_CHECK;
 /* The ids of a record. Returns how many. */

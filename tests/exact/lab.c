@@ -84,6 +84,18 @@ static int64_t lab_page_bytes(const struct lab *lab, const struct lab_config *co
     return bytes;
 }
 
+static enum err_code lab_open_draft_model(struct lab *lab, struct err *err)
+{
+    struct draft_model_options o = { .model = lab->model,
+                                     .n_vocab = lab->n_vocab,
+                                     .end_ids = &lab->end_id,
+                                     .n_end = 1,
+                                     .n_ctx = 512,
+                                     .max_rows = EXACT_REQUESTS_MAX + 1,
+                                     .cache_type = DTYPE_KV_Q4 };
+    return draft_model_new(&o, &lab->slow, err);
+}
+
 enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
                        struct err *err)
 {
@@ -115,9 +127,12 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .max_step_rows = EXACT_STEP_ROWS,
                                           .cache_type = config->cache_type };
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
+        if (config->drafts == DRAFTS_MODEL)
+            code = lab_open_draft_model(lab, err);
         o.drafter = lab->drafter;
+        o.slow_drafter = lab->slow;
         o.drafts_always = config->drafts != DRAFTS_NONE && config->drafts != DRAFTS_LOOKUP_AUTO;
-        if (config->has_disk && !lab->model->is_two_way)
+        if (!code && config->has_disk && !lab->model->is_two_way)
             code = lab_disk_open(lab, &o, err);
         lab->options = o;
     }
@@ -135,6 +150,8 @@ void lab_close(struct lab *lab)
     lab_disk_close(lab);
     if (lab->drafter)
         lab->drafter->ops->free(lab->drafter);
+    if (lab->slow)
+        lab->slow->ops->free(lab->slow);
     grammar_unref(lab->grammar);
     grammar_vocab_free(lab->vocab);
     mem_free(MEM_CAT_BASE, lab->token_bytes);

@@ -16,4 +16,4 @@ def test_pairs_are_told_task_by_task():
     lines = r.stdout.splitlines()
     assert lines[0] == "smollm2, 24 tokens, 2 pairs, medians in tokens per second"
     assert [line.split()[0] for line in lines[2:]] == ["edit", "code", "story"]
-    assert all("rounds" in line for line in lines[2:])
+    assert all("rounds; answers the same" in line for line in lines[2:])
