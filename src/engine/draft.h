@@ -42,7 +42,8 @@ struct drafter_ops {
                           int32_t ids_max, struct err *err);
     /* Fill the asks [n], each of another open row. */
     void (*draft)(struct drafter *d, struct draft_ask *asks, int32_t n);
-    void (*close)(struct drafter *d, row_id row);
+    /* It ends with these ids [n_ids]. */
+    void (*close)(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids);
     void (*free)(struct drafter *d);
     /* Of a drafter that takes time, else NULL: us that one guess for each of n rows takes; and that the row takes before its first one,
      * when it has so many ids. 0 = not known yet. */
@@ -55,7 +56,8 @@ struct drafter {
 };
 
 /* Prompt lookup: what followed the last time that the row's ids ended as they do now, the longest such ending first (Saxena, "Prompt
- * lookup decoding", 2023). Classes: by the length of the ending. Errors: ERR_NOMEM. */
+ * lookup decoding", 2023), in the row itself or, where that ending is longer, in a recent answer of the same salt (draft_past.h).
+ * Classes: by the length of the ending. Errors: ERR_NOMEM. */
 enum err_code draft_lookup_new(int32_t max_rows, struct drafter **out, struct err *err) MUST_CHECK;
 int32_t draft_lookup_sure(int32_t n_matched);
 

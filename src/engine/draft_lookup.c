@@ -1,8 +1,9 @@
-/* draft_lookup.c - prompt lookup: an index of each row's ids by every three that follow one another.
+/* draft_lookup.c - prompt lookup: an index of each row's ids by every three that follow one another, and one of recent answers.
  *
  * Positions of one hash form a list, the latest first. Of the candidates the one with the longest common ending wins; where several
  * are alike, the one that the last guess was read from goes on (a copied text in which something was changed), else the latest. */
 #include "engine/draft.h"
+#include "engine/draft_past.h"
 
 #include <string.h>
 
@@ -11,10 +12,14 @@
 #define LOOKUP_WALK \
     64 /* candidates that are looked at: the list of a frequent gram is as long as the text */
 #define LOOKUP_MATCH 64 /* a longer common ending makes no surer */
-#define LOOKUP_NEAR  48 /* ids that may have been left out or put in since the last guess was read */
+#define LOOKUP_LEAD \
+    16 /* ids of the prompt that a recent answer is kept with, so that its start is found */
+#define LOOKUP_NEAR 48 /* ids that may have been left out or put in since the last guess was read */
 
 struct lookup_row {
     bool is_open;
+    int32_t n_prompt;
+    uint8_t salt[ENGINE_SALT_BYTES];
     int32_t *prev;  /* [ids_max] the position before of the same hash, or -1 */
     int32_t *heads; /* [n_heads] a power of two; -1 = none */
     int32_t n_heads, n_indexed;
@@ -26,6 +31,7 @@ struct lookup {
     struct drafter base;     /* first: the vtable casts */
     struct lookup_row *rows; /* [max_rows] */
     int32_t max_rows;
+    struct past past;
 };
 
 static struct lookup *lookup_of(struct drafter *d)
@@ -43,10 +49,12 @@ static void lookup_row_release(struct lookup_row *r)
 static enum err_code lookup_open(struct drafter *d, row_id row, const struct engine_request *req,
                                  int32_t ids_max, struct err *err)
 {
-    (void)req;
     struct lookup_row *r = &lookup_of(d)->rows[row];
     BUG_ON(r->is_open || ids_max < 1);
-    *r = (struct lookup_row){ .is_open = true, .n_heads = 64, .cursor = -1 };
+    *r = (struct lookup_row){
+        .is_open = true, .n_prompt = req->n_prompt, .n_heads = 64, .cursor = -1
+    };
+    memcpy(r->salt, req->cache_salt, sizeof(r->salt));
     while (r->n_heads < ids_max)
         r->n_heads *= 2;
     r->prev = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max, sizeof(*r->prev));
@@ -59,9 +67,13 @@ static enum err_code lookup_open(struct drafter *d, row_id row, const struct eng
     return ERR_OK;
 }
 
-static void lookup_close(struct drafter *d, row_id row)
+static void lookup_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
 {
-    lookup_row_release(&lookup_of(d)->rows[row]);
+    struct lookup_row *r = &lookup_of(d)->rows[row];
+    int32_t first = r->n_prompt > LOOKUP_LEAD ? r->n_prompt - LOOKUP_LEAD : 0;
+    if (n_ids > r->n_prompt)
+        past_add(&lookup_of(d)->past, r->salt, ids + first, n_ids - first);
+    lookup_row_release(r);
 }
 
 /* Of the gram that ends at `end`. */
@@ -118,19 +130,30 @@ int32_t draft_lookup_sure(int32_t n_matched)
     return sure;
 }
 
-static void lookup_draft_row(struct lookup_row *r, struct draft_ask *a)
+static void lookup_index(struct lookup_row *r, const int32_t *ids, int32_t n_ids)
 {
-    a->n = 0;
-    for (; r->n_indexed < a->n_ids - 1; r->n_indexed++) {
+    for (; r->n_indexed < n_ids - 1; r->n_indexed++) {
         if (r->n_indexed < LOOKUP_GRAM - 1)
             continue;
-        int32_t *head = &r->heads[lookup_hash(r, a->ids, r->n_indexed)];
+        int32_t *head = &r->heads[lookup_hash(r, ids, r->n_indexed)];
         r->prev[r->n_indexed] = *head;
         *head = r->n_indexed;
     }
-    if (a->n_ids < LOOKUP_GRAM + 1)
+}
+
+static void lookup_draft_row(const struct past *past, struct lookup_row *r, struct draft_ask *a)
+{
+    int32_t n_matched = 0, n_past, at = -1;
+    lookup_index(r, a->ids, a->n_ids);
+    if (a->n_ids > LOOKUP_GRAM)
+        at = lookup_find(r, a->ids, a->n_ids, &n_matched);
+    n_matched = at < 0 ? 0 : n_matched;
+    a->n = past_find(past, r->salt, a->ids, a->n_ids, a->ids_out, a->n_max, &n_past);
+    if (a->n > 0 && n_past > n_matched) {
+        memset(a->sure, draft_lookup_sure(n_past), sizeof(a->sure));
         return;
-    int32_t n_matched, at = lookup_find(r, a->ids, a->n_ids, &n_matched);
+    }
+    a->n = 0;
     if (at < 0)
         return;
     for (int32_t i = at + 1; a->n < a->n_max;
@@ -144,7 +167,7 @@ static void lookup_draft_row(struct lookup_row *r, struct draft_ask *a)
 static void lookup_draft(struct drafter *d, struct draft_ask *asks, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        lookup_draft_row(&lookup_of(d)->rows[asks[i].row], &asks[i]);
+        lookup_draft_row(&lookup_of(d)->past, &lookup_of(d)->rows[asks[i].row], &asks[i]);
 }
 
 static void lookup_free(struct drafter *d)
@@ -152,6 +175,7 @@ static void lookup_free(struct drafter *d)
     struct lookup *l = lookup_of(d);
     for (int32_t i = 0; i < l->max_rows; i++)
         lookup_row_release(&l->rows[i]);
+    past_release(&l->past);
     mem_free(MEM_CAT_BASE, l->rows);
     mem_free(MEM_CAT_BASE, l);
 }
@@ -168,9 +192,13 @@ enum err_code draft_lookup_new(int32_t max_rows, struct drafter **out, struct er
     l->base.ops = &lookup_ops;
     l->max_rows = max_rows;
     l->rows = mem_try_array(MEM_CAT_BASE, (size_t)max_rows, sizeof(*l->rows));
-    if (!l->rows) {
+    enum err_code code = l->rows
+                             ? past_init(&l->past, err)
+                             : err_set(err, ERR_NOMEM, "lookup: no memory for %d rows", max_rows);
+    if (code) {
+        mem_free(MEM_CAT_BASE, l->rows);
         mem_free(MEM_CAT_BASE, l);
-        return err_set(err, ERR_NOMEM, "lookup: no memory for %d rows", max_rows);
+        return code;
     }
     *out = &l->base;
     return ERR_OK;

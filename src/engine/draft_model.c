@@ -23,7 +23,6 @@ struct model_row {
     int32_t seq;
     int32_t *fed; /* [ids_max + DRAFT_MAX] */
     int32_t n_fed;
-    int32_t n_true; /* of the row's ids, guesses left out, when it was asked last */
     uint8_t salt[ENGINE_SALT_BYTES];
     struct sample_params sample;
     struct logit_bias *bias; /* what sample.bias points to */
@@ -113,11 +112,13 @@ static enum err_code draft_model_open(struct drafter *d, row_id row,
     return ERR_OK;
 }
 
-static void draft_model_close(struct drafter *d, row_id row)
+static void draft_model_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
 {
     struct draft_model *dm = draft_model_of(d);
     struct model_row *r = &dm->rows[row];
-    int32_t n = r->n_fed < r->n_true ? r->n_fed : r->n_true;
+    int32_t n = 0;
+    while (n < r->n_fed && n < n_ids && r->fed[n] == ids[n])
+        n++;
     if (n > 0 && runner_can_truncate(dm->runner, r->seq, n)) {
         runner_truncate(dm->runner, r->seq, n);
         runner_keep(dm->runner, r->seq, r->salt, r->fed, n, false);
@@ -150,7 +151,6 @@ static bool model_row_sync(struct draft_model *dm, struct model_row *r, const st
         r->is_lost = r->is_lost || a->ids[i] >= dm->sampler.n_vocab;
     r->is_lost = r->is_lost || a->n_ids + a->n_max > dm->runner->n_ctx;
     memcpy(r->fed + r->n_fed, a->ids + r->n_fed, (size_t)(a->n_ids - r->n_fed) * sizeof(*r->fed));
-    r->n_true = a->n_ids;
     r->reach = 1;
     return !r->is_lost && runner_reserve(dm->runner, r->seq, a->n_ids + a->n_max, NULL) == ERR_OK;
 }

@@ -29,9 +29,9 @@ void draft_close(struct engine_model *em, row_id id)
 {
     const struct row *row = &em->rows[id];
     if (!row->no_drafts)
-        em->drafter->ops->close(em->drafter, id);
+        em->drafter->ops->close(em->drafter, id, row->ids, row->n_ids);
     if (!row->no_slow)
-        em->slow->ops->close(em->slow, id);
+        em->slow->ops->close(em->slow, id, row->ids, row->n_ids);
 }
 
 /* Guesses that the row can take in this step; 0 where it does not decode. */

@@ -40,10 +40,12 @@ static enum err_code oracle_open(struct drafter *d, row_id row, const struct eng
     return ERR_OK;
 }
 
-static void oracle_close(struct drafter *d, row_id row)
+static void oracle_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
 {
     (void)d;
     (void)row;
+    (void)ids;
+    (void)n_ids;
 }
 
 static void oracle_draft_row(struct oracle *o, struct draft_ask *a)

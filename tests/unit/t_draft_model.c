@@ -88,7 +88,7 @@ static void walk(const char *file, const struct sample_params *sample)
         }
         n += 1 + (int32_t)(dice[2] % (uint32_t)(n_max + 1)); /* of the guesses so many came true */
     }
-    p.d->ops->close(p.d, 0);
+    p.d->ops->close(p.d, 0, p.ids, N_PROMPT);
     pair_close(&p);
 }
 
@@ -123,14 +123,14 @@ static void rows_are_guessed_together(void **state)
     p.d->ops->draft(p.d, asks, 2);
     guesses_are(&asks[0], p.ids + N_PROMPT, 3);
     guesses_are(&asks[1], p.ids + N_PROMPT + 20, 7);
-    p.d->ops->close(p.d, 0);
-    p.d->ops->close(p.d, 1);
+    p.d->ops->close(p.d, 0, p.ids, N_PROMPT);
+    p.d->ops->close(p.d, 1, p.ids, N_PROMPT);
     assert_int_equal(p.d->ops->open(p.d, 0, &p.req, N_CTX, &err), ERR_OK);
     asks[0].n_ids = N_PROMPT + 20; /* what is kept of them is not read again */
     assert_true(p.d->ops->due_us(p.d, 0, N_PROMPT + 20) <= p.d->ops->due_us(p.d, 0, N_PROMPT + 99));
     p.d->ops->draft(p.d, asks, 1);
     guesses_are(&asks[0], p.ids + N_PROMPT + 20, 3);
-    p.d->ops->close(p.d, 0);
+    p.d->ops->close(p.d, 0, p.ids, N_PROMPT);
     pair_close(&p);
     (void)state;
 }
@@ -149,8 +149,8 @@ static void without_room_nothing_is_guessed(void **state)
     assert_int_equal(p.d->ops->open(p.d, 1, &p.req, N_CTX, &err), ERR_OK);
     struct draft_ask a = ask(&p, 1, p.ids, N_PROMPT, 4);
     guesses_are(&a, p.ids + N_PROMPT, 4);
-    p.d->ops->close(p.d, 0);
-    p.d->ops->close(p.d, 1);
+    p.d->ops->close(p.d, 0, p.ids, N_PROMPT);
+    p.d->ops->close(p.d, 1, p.ids, N_PROMPT);
     pair_close(&p);
     (void)state;
 }
@@ -167,7 +167,7 @@ static void what_is_unlikely_is_not_guessed_on(void **state)
     a.least = 0.999; /* random weights are never so sure */
     p.d->ops->draft(p.d, &a, 1);
     assert_int_equal(a.n, 1);
-    p.d->ops->close(p.d, 0);
+    p.d->ops->close(p.d, 0, p.ids, N_PROMPT);
     pair_close(&p);
     (void)state;
 }

@@ -1,9 +1,11 @@
 /* Guesses: what prompt lookup finds, and which of them a step pays for. */
+#include "engine/draft_past.h"
 #include "engine/speculate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -19,7 +21,7 @@ static struct draft_ask look_up(const int32_t *ids, int32_t n, int32_t n_max)
     assert_int_equal(draft_lookup_new(1, &d, &err), ERR_OK);
     assert_int_equal(d->ops->open(d, 0, &req, 256, &err), ERR_OK);
     d->ops->draft(d, &a, 1);
-    d->ops->close(d, 0);
+    d->ops->close(d, 0, ids, n);
     d->ops->free(d);
     return a;
 }
@@ -81,8 +83,86 @@ static void a_copy_goes_on_behind_a_change(void **state)
                 assert_int_equal(a.ids_out[0], want);
             ids[n++] = want;
         }
-    d->ops->close(d, 0);
+    d->ops->close(d, 0, ids, n);
     d->ops->free(d);
+    (void)state;
+}
+
+/* --- recent answers --- */
+
+#define N_TEXT 40
+
+/* Text i: ids that occur in no other. */
+static void text_fill(int32_t *ids, int32_t i)
+{
+    for (int32_t k = 0; k < N_TEXT; k++)
+        ids[k] = i * N_TEXT + k;
+}
+
+static void answers_of_the_same_salt_are_guessed_from(void **state)
+{
+    static const uint8_t salts[2][ENGINE_SALT_BYTES] = { { 1 }, { 2 } };
+    int32_t ids[N_TEXT];
+    struct drafter *d;
+    struct err err;
+    struct engine_request req = { .n_prompt = 4 };
+    assert_int_equal(draft_lookup_new(1, &d, &err), ERR_OK);
+    text_fill(ids, 0);
+    memcpy(req.cache_salt, salts[0], sizeof(req.cache_salt));
+    for (int salt = 0; salt < 2; salt++) {
+        assert_int_equal(d->ops->open(d, 0, &req, 256, &err), ERR_OK);
+        struct draft_ask a = { .ids = ids, .n_ids = 6, .n_max = 8 };
+        d->ops->draft(d, &a, 1);
+        assert_int_equal(a.n, 0);
+        d->ops->close(d, 0, ids, N_TEXT);
+        assert_int_equal(d->ops->open(d, 0, &req, 256, &err), ERR_OK);
+        d->ops->draft(d, &a, 1);
+        assert_int_equal(a.n, 8);
+        assert_memory_equal(a.ids_out, ids + 6, 8 * sizeof(*ids));
+        a.n_ids = N_TEXT - 3; /* to its end and no further */
+        d->ops->draft(d, &a, 1);
+        assert_int_equal(a.n, 3);
+        d->ops->close(d, 0, ids, 4); /* no answer: nothing to remember */
+        memcpy(req.cache_salt, salts[1], sizeof(req.cache_salt));
+    }
+    d->ops->free(d);
+    (void)state;
+}
+
+static void the_oldest_answers_are_forgotten(void **state)
+{
+    static const uint8_t salt[ENGINE_SALT_BYTES] = { 0 };
+    int32_t ids[N_TEXT], out[4], n_matched;
+    const int32_t n_texts = 3 * PAST_IDS / N_TEXT;
+    struct past p;
+    struct err err;
+    assert_int_equal(past_init(&p, &err), ERR_OK);
+    for (int32_t i = 0; i < n_texts; i++) {
+        text_fill(ids, i);
+        past_add(&p, salt, ids, N_TEXT);
+        for (int32_t back = 0; back < PAST_TEXTS && back <= i; back += 51) {
+            text_fill(ids, i - back);
+            assert_int_equal(past_find(&p, salt, ids, 20, out, 4, &n_matched), 4);
+            assert_int_equal(n_matched, 20);
+            assert_memory_equal(out, ids + 20, sizeof(out));
+        }
+        if (i < PAST_TEXTS)
+            continue;
+        text_fill(ids, i - PAST_TEXTS);
+        assert_int_equal(past_find(&p, salt, ids, 20, out, 4, &n_matched), 0);
+    }
+    int32_t *big = calloc(2 * PAST_TEXT_IDS, sizeof(*big));
+    for (int32_t i = 0; i < 2 * PAST_TEXT_IDS; i++)
+        big[i] = 1 << 28 | i;
+    for (int32_t i = 0; i < 2 * PAST_IDS / PAST_TEXT_IDS; i++)
+        past_add(&p, salt, big,
+                 2 * PAST_TEXT_IDS); /* its last part, until the ring is full of it */
+    assert_int_equal(past_find(&p, salt, ids, 20, out, 4, &n_matched), 0);
+    assert_int_equal(past_find(&p, salt, big, 20, out, 4, &n_matched), 0);
+    assert_int_equal(past_find(&p, salt, big, 2 * PAST_TEXT_IDS - 2, out, 4, &n_matched), 2);
+    assert_int_equal(n_matched, PAST_MATCH);
+    free(big);
+    past_release(&p);
     (void)state;
 }
 
@@ -191,6 +271,8 @@ int main(void)
         cmocka_unit_test(a_guess_goes_on_into_itself),
         cmocka_unit_test(without_three_known_ids_nothing_is_guessed),
         cmocka_unit_test(a_copy_goes_on_behind_a_change),
+        cmocka_unit_test(answers_of_the_same_salt_are_guessed_from),
+        cmocka_unit_test(the_oldest_answers_are_forgotten),
         cmocka_unit_test(costs_lie_on_the_line_between_measured_counts),
         cmocka_unit_test(guesses_get_rows_by_their_chance),
         cmocka_unit_test(a_row_that_loses_stops_and_comes_back),
