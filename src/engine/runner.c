@@ -12,12 +12,6 @@ static const char *const group_names[MODEL_GROUP_COUNT] = { "full", "window", "s
 static const char *const group_texts[MODEL_GROUP_COUNT] = { "full attention", "window attention",
                                                             "states" };
 
-/* Tokens that a group's table counts: a slot holds all of a sequence. */
-static int32_t runner_span(int group, int32_t n_tokens)
-{
-    return group == MODEL_GROUP_STATE && n_tokens > 1 ? 1 : n_tokens;
-}
-
 /* Pages of a group that a sequence of n_tokens holds at most: a window's sequence keeps the window, and the rows of the step that
  * moves it on. */
 static int32_t runner_pages(const struct runner *r, int group, int32_t n_tokens)
@@ -351,6 +345,7 @@ void runner_rewind(struct runner *r, int32_t seq)
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_table_reset(&r->pools[g], &s->tables[g]);
     s->len = s->n_tentative = 0;
+    s->round = (struct runner_round){ 0 };
     runner_trim(r); /* what the sequence used with the tree is idle now */
 }
 
@@ -481,47 +476,15 @@ int32_t runner_share(struct runner *r, int32_t seq, int32_t from, int32_t n_toke
     return n;
 }
 
-/* --- rollback --- */
-
-bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens)
-{
-    const struct runner_seq *s = &r->seqs[seq];
-    const struct kv_table *t = &s->tables[MODEL_GROUP_WINDOW];
-    int32_t lowest = n_tokens + 1 - r->model->window; /* that the next row sees */
-    bool is_cut = n_tokens % KV_PAGE_TOKENS != 0 &&
-                  kv_table_is_shared(&r->pools[MODEL_GROUP_FULL], &s->tables[MODEL_GROUP_FULL],
-                                     n_tokens / KV_PAGE_TOKENS);
-    if (runner_has_state(r) && n_tokens < s->len - s->n_tentative && n_tokens > 0 &&
-        runner_slot_at(r, seq, n_tokens) < 0)
-        return false;
-    return n_tokens >= 0 && n_tokens <= s->len && !is_cut &&
-           t->first * KV_PAGE_TOKENS <= (lowest > 0 ? lowest : 0);
-}
-
-void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens)
-{
-    BUG_ON(!runner_can_truncate(r, seq, n_tokens));
-    struct runner_seq *s = &r->seqs[seq];
-    if (runner_has_state(r) && n_tokens < s->len - s->n_tentative) {
-        s->n_tentative = 0; /* the slot stands before them */
-        if (n_tokens > 0)
-            runner_copy_slot(r, runner_slot(s), runner_slot_at(r, seq, n_tokens));
-    } else {
-        runner_settle(r, seq, n_tokens);
-    }
-    runner_drop_snapshots(r, seq, n_tokens);
-    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
-        if (s->tables[g].n > 0)
-            kv_table_truncate(&r->pools[g], &s->tables[g], runner_span(g, n_tokens));
-    s->len = n_tokens;
-}
-
 /* --- steps --- */
 
 static enum err_code runner_check_room(const struct runner *r, const struct runner_item *it,
                                        struct err *err)
 {
     const struct runner_seq *s = &r->seqs[it->seq];
+    enum err_code code = runner_round_check_step(r, it, err);
+    if (code)
+        return code;
     if (r->model->is_two_way && s->len > 0)
         return err_set(err, ERR_STATE, "sequence %d: %d tokens after %d: a text is one step",
                        it->seq, it->n, s->len);
@@ -612,6 +575,7 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
     for (int64_t i = 0; i < n_hidden; i++) /* the head would have said so */
         it->has_failed = it->has_failed || !isfinite(it->hidden[i]);
     int32_t n_sure = s->len + (it->is_tentative ? 1 : it->n) - it->n_back;
+    runner_round_begin(s, it);
     s->len += it->n;
     s->n_tentative = it->is_tentative && runner_has_state(r) ? it->n : 0;
     /* The next row, at position n_sure or later, sees positions over n_sure - window. */
@@ -657,8 +621,11 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         st.seqs[g] = r->views[g];
     mem_guard_enter();
-    for (int32_t i = 0; i < n && !code; i++)
+    for (int32_t i = 0; i < n && !code; i++) {
+        items[i].is_tentative =
+            items[i].is_tentative && items[i].n > 1; /* without guesses nothing is kept */
         code = runner_check_room(r, &items[i], err);
+    }
     for (int32_t k = 0; k < 2 * n && !code; k++) { /* those without logits last */
         struct runner_item *it = &items[k % n];
         BUG_ON(it->has_no_head && !it->wants_hidden);
@@ -721,6 +688,8 @@ enum err_code runner_check(const struct runner *r, struct err *err)
         if (r->pools[g].n_pages > 0)
             code = kv_pool_check(&r->pools[g], tables, n, g == MODEL_GROUP_FULL ? held : NULL, err);
     }
+    if (!code)
+        code = runner_round_check(r, err);
     if (!code)
         code = runner_state_check(r, err);
     if (!code)

@@ -33,10 +33,20 @@ struct runner_options {
 
 #define RUNNER_KV_DEFAULT ((int64_t)1 << 30)
 
+/* Guesses of a sequence that are in the cache and not yet known to be right (runner_round.c). */
+enum runner_round_state { ROUND_NONE, ROUND_OPEN, ROUND_POISONED };
+struct runner_round {
+    enum runner_round_state state;
+    int32_t base;   /* tokens before its rows */
+    int32_t n_rows; /* the sure one and the guesses */
+    int32_t n_good; /* rows before the first one with a non-finite value */
+};
+
 struct runner_seq {
     bool is_open;
     int32_t len;         /* tokens in the cache */
     int32_t n_tentative; /* of them not yet in the state of recurrent layers */
+    struct runner_round round;
     struct kv_table tables[MODEL_GROUP_COUNT];
 };
 
@@ -140,7 +150,7 @@ struct runner_item {
     bool wants_hidden; /* beside logits */
     bool has_no_head;  /* only hidden states are wanted: no logits are computed */
     bool
-        is_tentative; /* the rows may be taken back with runner_truncate; need: n <= max_tentative where layers are recurrent */
+        is_tentative; /* the rows but the first are guesses: the step begins a round, see runner_resolve; need: n <= max_tentative where layers are recurrent */
     int32_t
         n_back; /* tokens before these rows that may be taken back, too: windows keep what they see; at most max_rows - n */
     const float *
@@ -214,8 +224,15 @@ void runner_rewind(struct runner *r, int32_t seq);
 void runner_truncate(struct runner *r, int32_t seq, int32_t n_tokens);
 bool runner_can_truncate(const struct runner *r, int32_t seq, int32_t n_tokens);
 
+/* End the round that a step of tentative rows has begun: the first row and the n_accepted guesses behind it stay, the others have
+ * never been. Errors: ERR_STATE - no round is open (it began with no guess, or was resolved), or it is poisoned; ERR_INVALID -
+ * n_accepted is negative or over the guesses (the round is open still); ERR_NUMERIC - a row that would stay met a non-finite value: the
+ * sequence is poisoned, and only rewind and close are possible. */
+enum err_code runner_resolve(struct runner *r, int32_t seq, int32_t n_accepted,
+                             struct err *err) MUST_CHECK;
+
 /* Run one step over n items of different sequences. Need: the sum of rows <= max_rows, of rows with logits <= max_out.
- * Errors: ERR_STATE - an item is over what was promised to its sequence; nothing changed. ERR_IO and others of the backend: the
+ * Errors: ERR_STATE - an item is over what was promised to its sequence, or its round is not resolved; nothing changed. ERR_IO and others of the backend: the
  * sequences are as before but the cache above their lengths is undefined. */
 enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n,
                           struct err *err) MUST_CHECK;
@@ -255,7 +272,7 @@ void runner_tier_stats(const struct runner *r, struct tier_stats *out);
 /* The ledger of the pools. */
 void runner_usage(const struct runner *r, struct engine_usage *out);
 
-/* kv_pool_check of every group, and the invariants of what is kept. For tests. */
+/* kv_pool_check of every group, the state of every round, and the invariants of what is kept. For tests. */
 enum err_code runner_check(const struct runner *r, struct err *err) MUST_CHECK;
 
 #endif

@@ -1,5 +1,5 @@
-/* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_state.c: slots of recurrent layers.
- * runner_keep.c: histories that outlive their sequences. runner_pins.c: sessions. runner_tier.c: histories on disk. */
+/* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_round.c: ways back. runner_state.c: slots of
+ * recurrent layers. runner_keep.c: histories that outlive their sequences. runner_pins.c: sessions. runner_tier.c: histories on disk. */
 #ifndef PLUMB_ENGINE_RUNNER_INT_H
 #define PLUMB_ENGINE_RUNNER_INT_H
 
@@ -15,6 +15,12 @@ static inline int32_t runner_unpromised(const struct runner *r, int group)
     return r->pools[group].n_free - r->pools[group].n_reserved;
 }
 
+/* Tokens that a group's table counts: a slot holds all of a sequence. */
+static inline int32_t runner_span(int group, int32_t n_tokens)
+{
+    return group == MODEL_GROUP_STATE && n_tokens > 1 ? 1 : n_tokens;
+}
+
 /* The slot of a sequence that has one. */
 static inline int32_t runner_slot(const struct runner_seq *s)
 {
@@ -24,6 +30,16 @@ static inline int32_t runner_slot(const struct runner_seq *s)
 /* Begin the group's table with the first n_tokens of another one: runner_share without the states' bytes. */
 void runner_share_group(struct runner *r, int group, struct kv_table *to,
                         const struct kv_table *from, int32_t n_tokens);
+
+/* --- rounds --- */
+
+/* May the item be stepped? Errors: ERR_STATE - a round is open or poisoned; ERR_INVALID - more tentative rows than were planned for. */
+enum err_code runner_round_check_step(const struct runner *r, const struct runner_item *it,
+                                      struct err *err) MUST_CHECK;
+/* The item's rows are in the cache, behind the s->len tokens before. */
+void runner_round_begin(struct runner_seq *s, const struct runner_item *it);
+/* Invariants of every sequence's round. Errors: ERR_STATE. */
+enum err_code runner_round_check(const struct runner *r, struct err *err) MUST_CHECK;
 
 /* --- kept histories --- */
 

@@ -113,6 +113,7 @@ static void part_draw(struct world *w, int s, struct part *p)
     p->is_tentative = dice(w, 3) > 0;
     p->n = 1 + (int32_t)dice(w, p->is_tentative ? TENTATIVE : TENTATIVE + 8);
     p->n = p->n < left ? p->n : left;
+    p->is_tentative = p->is_tentative && p->n > 1;
     p->n_true = p->is_tentative ? (int32_t)dice(w, (uint32_t)p->n + 1) : p->n;
     for (int32_t i = 0; i < p->n; i++)
         p->ids[i] = (w->ids[s][w->len[s] + i] + (i < p->n_true ? 0 : 7)) % 280;
@@ -155,7 +156,9 @@ static void world_step(struct world *w)
     for (int32_t i = 0; i < n; i++) {
         int32_t *len = &w->len[parts[i].s];
         *len += parts[i].n_true;
-        if (parts[i].n_true < parts[i].n || (parts[i].is_tentative && dice(w, 2) == 0)) {
+        if (parts[i].is_tentative && parts[i].n_true > 0) {
+            assert_int_equal(runner_resolve(w->r, items[i].seq, parts[i].n_true - 1, &err), ERR_OK);
+        } else if (parts[i].n_true < parts[i].n) { /* the sure row, too */
             assert_true(runner_can_truncate(w->r, items[i].seq, *len));
             runner_truncate(w->r, items[i].seq, *len);
         }
