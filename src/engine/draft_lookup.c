@@ -46,6 +46,14 @@ static void lookup_row_release(struct lookup_row *r)
     *r = (struct lookup_row){ 0 };
 }
 
+/* What follows the row's prompt, or is expected to. */
+static void lookup_add_past(struct lookup *l, const struct lookup_row *r, const int32_t *prompt,
+                            const int32_t *ids, int32_t n)
+{
+    int32_t lead = r->n_prompt < LOOKUP_LEAD ? r->n_prompt : LOOKUP_LEAD;
+    past_add(&l->past, r->salt, prompt + r->n_prompt - lead, lead, ids, n);
+}
+
 static enum err_code lookup_open(struct drafter *d, row_id row, const struct engine_request *req,
                                  int32_t ids_max, struct err *err)
 {
@@ -64,15 +72,15 @@ static enum err_code lookup_open(struct drafter *d, row_id row, const struct eng
         return err_set(err, ERR_NOMEM, "lookup: no memory for an index of %d ids", ids_max);
     }
     memset(r->heads, 0xFF, (size_t)r->n_heads * sizeof(*r->heads));
+    if (req->n_predicted > 0)
+        lookup_add_past(lookup_of(d), r, req->prompt, req->predicted, req->n_predicted);
     return ERR_OK;
 }
 
 static void lookup_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
 {
     struct lookup_row *r = &lookup_of(d)->rows[row];
-    int32_t first = r->n_prompt > LOOKUP_LEAD ? r->n_prompt - LOOKUP_LEAD : 0;
-    if (n_ids > r->n_prompt)
-        past_add(&lookup_of(d)->past, r->salt, ids + first, n_ids - first);
+    lookup_add_past(lookup_of(d), r, ids, ids + r->n_prompt, n_ids - r->n_prompt);
     lookup_row_release(r);
 }
 

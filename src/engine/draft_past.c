@@ -56,12 +56,26 @@ static const struct past_text *past_text_at(const struct past *p, uint32_t at)
     return at >= t->start && at < t->end && p->end - t->start <= PAST_IDS ? t : NULL;
 }
 
-void past_add(struct past *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids, int32_t n)
+static void past_push(struct past *p, const struct past_text *t, int32_t id)
 {
-    int32_t skip = n > PAST_TEXT_IDS ? n - PAST_TEXT_IDS : 0;
-    ids += skip;
-    n -= skip;
-    if (n <= PAST_GRAM)
+    int32_t gram[PAST_GRAM];
+    p->ids[p->end % PAST_IDS] = id;
+    p->prev[p->end % PAST_IDS] = 0;
+    if (p->end - t->start >= PAST_GRAM - 1) {
+        for (uint32_t i = 0; i < PAST_GRAM; i++)
+            gram[i] = past_id(p, p->end - (PAST_GRAM - 1 - i));
+        uint32_t *head = &p->heads[past_hash(t->salt, gram)];
+        p->prev[p->end % PAST_IDS] = *head;
+        *head = p->end;
+    }
+    p->end++;
+}
+
+void past_add(struct past *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *lead,
+              int32_t n_lead, const int32_t *ids, int32_t n)
+{
+    int32_t first = n > PAST_TEXT_IDS ? n - PAST_TEXT_IDS : 0;
+    if (n <= 0)
         return;
     if (p->end > UINT32_MAX / 2) { /* begin anew */
         memset(p->heads, 0, PAST_IDS * sizeof(*p->heads));
@@ -71,15 +85,10 @@ void past_add(struct past *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32
     struct past_text *t = &p->texts[p->n_texts++ % PAST_TEXTS];
     t->start = p->end;
     memcpy(t->salt, salt, sizeof(t->salt));
-    for (int32_t i = 0; i < n; i++, p->end++) {
-        p->ids[p->end % PAST_IDS] = ids[i];
-        p->prev[p->end % PAST_IDS] = 0;
-        if (i < PAST_GRAM - 1)
-            continue;
-        uint32_t *head = &p->heads[past_hash(salt, ids + i - PAST_GRAM + 1)];
-        p->prev[p->end % PAST_IDS] = *head;
-        *head = p->end;
-    }
+    for (int32_t i = 0; i < n_lead && first == 0; i++)
+        past_push(p, t, lead[i]);
+    for (int32_t i = first; i < n; i++)
+        past_push(p, t, ids[i]);
     t->end = p->end;
 }
 

@@ -9,7 +9,7 @@
 #define PAST_GRAM     3         /* ids that must agree to be a candidate */
 #define PAST_IDS      (1 << 17) /* of all texts together; 12 bytes each */
 #define PAST_TEXTS    256
-#define PAST_TEXT_IDS (1 << 13) /* of one: the last ones are kept */
+#define PAST_TEXT_IDS (1 << 15) /* of one: the last ones are kept */
 #define PAST_MATCH    64        /* a longer common ending makes no surer */
 
 struct past_text {
@@ -30,7 +30,9 @@ struct past {
 enum err_code past_init(struct past *p, struct err *err) MUST_CHECK;
 void past_release(struct past *p);
 
-void past_add(struct past *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids, int32_t n);
+/* A text: what stands before it, by which its start is found, and its ids. */
+void past_add(struct past *p, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *lead,
+              int32_t n_lead, const int32_t *ids, int32_t n);
 
 /* Up to n_max ids that followed the longest common ending with ids [n], of equal ones the latest, into out. *n_matched: its length, 0 =
  * none. Returns their number. */

@@ -162,6 +162,9 @@ struct engine_request {
     const int32_t *begun; /* [n_begun] */
     int32_t n_begun;
     bool no_drafts; /* the next ids are not guessed; the answer is the same */
+    /* What the answer is expected to say, for whoever guesses its ids; it changes no answer. */
+    const int32_t *predicted; /* [n_predicted] */
+    int32_t n_predicted;
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];
     /* The conversation that it is a turn of: what it leaves is held until another turn goes on with it, or `unpin`. 0 = of none. */

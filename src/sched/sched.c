@@ -29,13 +29,14 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
 {
     size_t prompt = sizeof(int32_t) * (size_t)from->n_prompt;
     size_t begun = sizeof(int32_t) * (size_t)from->n_begun;
+    size_t predicted = sizeof(int32_t) * (size_t)from->n_predicted;
     size_t bias = sizeof(struct logit_bias) * (size_t)from->sample.n_bias;
     size_t stops = sizeof(struct engine_bytes) * (size_t)from->n_stops;
     size_t text = 0;
     for (int32_t i = 0; i < from->n_stops; i++)
         text += from->stops[i].len;
     struct sched_request *r =
-        mem_try(MEM_CAT_REQUEST, sizeof(*r) + stops + bias + prompt + begun + text);
+        mem_try(MEM_CAT_REQUEST, sizeof(*r) + stops + bias + prompt + begun + predicted + text);
     if (!r)
         return NULL;
     r->id = r->leader = id;
@@ -43,7 +44,7 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
     grammar_ref(from->grammar);
     char *p = (char *)(r + 1); /* stops first: they need the widest alignment */
     struct engine_bytes *s = (struct engine_bytes *)(void *)p;
-    char *bytes = p + stops + bias + prompt + begun;
+    char *bytes = p + stops + bias + prompt + begun + predicted;
     for (int32_t i = 0; i < from->n_stops; i++) {
         memcpy(bytes, from->stops[i].data, from->stops[i].len);
         s[i] = (struct engine_bytes){ bytes, from->stops[i].len };
@@ -59,6 +60,9 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
     if (begun)
         memcpy(p + stops + bias + prompt, from->begun, begun);
     r->engine.begun = r->engine.prompt + from->n_prompt;
+    if (predicted)
+        memcpy(p + stops + bias + prompt + begun, from->predicted, predicted);
+    r->engine.predicted = r->engine.begun + from->n_begun;
     return r;
 }
 

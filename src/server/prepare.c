@@ -293,7 +293,8 @@ static bool prepare_fields(struct prepare_generation *g, uint64_t seed, struct a
     if (route == FIELDS_ROUTE_RERANK || route == FIELDS_ROUTE_SCORE)
         return prepare_ranking(g, e);
     if (!prepare_grammar_read(g, e) || !prepare_stream_options(g, e) || !prepare_bias(g, e) ||
-        !prepare_stops(g, e) || !prepare_logprobs(g, e) || !prepare_limits(g, e))
+        !prepare_stops(g, e) || !prepare_logprobs(g, e) || !prepare_limits(g, e) ||
+        (route == FIELDS_ROUTE_CHAT && !prepare_prediction(g, e)))
         return false;
     g->p->is_stream = g->fields.stream;
     g->p->returns_ids = g->p->keeps_ids = g->fields.return_token_ids;
@@ -335,6 +336,7 @@ void prepare_generation(const struct prepare_context *ctx, const struct prepare_
                         const struct json *body, struct prepared *p)
 {
     struct prepare_generation g = { .ctx = ctx, .in = in, .body = body, .p = p };
+    token_list_init(&g.prediction, prepare_max_tokens(ctx));
     bool has_texts =
         p->kind == PREPARE_EMBEDDINGS || p->kind == PREPARE_RERANK || p->kind == PREPARE_SCORE;
     if (!has_texts) /* there their number decides */
@@ -344,6 +346,7 @@ void prepare_generation(const struct prepare_context *ctx, const struct prepare_
         (void)prepare_prompts(&g, &p->error);
     }
     prepare_grammar_release(&g);
+    token_list_release(&g.prediction);
     mem_free(MEM_CAT_REQUEST, g.bias);
 }
 

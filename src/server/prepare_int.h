@@ -29,6 +29,7 @@ struct prepare_generation { /* what is gathered before the requests are made */
     const struct tool *named; /* ... of this tool; NULL: of any */
     enum prepare_switch thinks;
     struct prepare_grammar grammar;
+    struct token_list prediction; /* what engine.predicted points to */
     struct prepared *p;
 };
 
@@ -63,6 +64,8 @@ size_t prepare_forced_bytes(const struct prepare_generation *g, const struct buf
 bool prepare_grammar_read(struct prepare_generation *g, struct api_error *e);
 bool prepare_constrain(struct prepare_generation *g, struct api_error *e);
 void prepare_grammar_release(struct prepare_generation *g);
+/* What the client expects the answer to say: sets g->engine.predicted, of which g->prediction holds the ids. */
+bool prepare_prediction(struct prepare_generation *g, struct api_error *e);
 /* A request of Anthropic's Messages API: fills p, or p->error. And the count of its tokens, as p->reply. */
 void prepare_messages(const struct prepare_context *ctx, const struct prepare_input *in,
                       const struct json *body, struct prepared *p);

@@ -40,6 +40,31 @@ def test_the_answer_is_the_same(server, kind):
     assert "speculation" not in got[False]["usage"]
 
 
+EDIT = [{"role": "user", "content": "Repeat: alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"}]
+
+
+@pytest.mark.parametrize("form", [str, lambda text: [{"type": "text", "text": text}]])
+def test_a_prediction_changes_nothing_but_the_number_of_steps(server, form):
+    fields = {"max_tokens": 60, "temperature": 0, "cache_salt": form.__name__}
+    status, plain = server.chat(EDIT, speculation=False, **fields)
+    assert status == 200, plain
+    text = plain["choices"][0]["message"]["content"]
+    status, r = server.chat(EDIT, prediction={"type": "content", "content": form(text)}, **fields)
+    assert status == 200, r
+    assert r["choices"] == plain["choices"]
+
+
+@pytest.mark.parametrize("value, says", [
+    ("text", "prediction: must be an object of type 'content'"),
+    ({"type": "content"}, "prediction.content: must be a string"),
+    ({"type": "content", "content": [{"type": "text"}]}, "prediction.content: must be a string"),
+    ({"type": "other", "content": "x"}, "prediction: must be an object of type 'content'"),
+])
+def test_a_bad_prediction_is_refused(server, value, says):
+    status, r = server.chat(EDIT, max_tokens=4, prediction=value)
+    assert status == 400 and r["error"]["message"].startswith(says) and r["error"]["param"] == "prediction", r
+
+
 @pytest.mark.parametrize("how, says", [
     ("draft:", "is not auto, off, ngram or draft:MODEL"),
     ("fast", "'fast' is not auto, off, ngram or draft:MODEL"),

@@ -129,6 +129,29 @@ static void answers_of_the_same_salt_are_guessed_from(void **state)
     (void)state;
 }
 
+/* What an answer is expected to say is guessed from its first token on. */
+static void a_prediction_is_guessed_from(void **state)
+{
+    int32_t ids[N_TEXT];
+    struct drafter *d;
+    struct err err;
+    assert_int_equal(draft_lookup_new(1, &d, &err), ERR_OK);
+    text_fill(ids, 0);
+    struct engine_request req = {
+        .prompt = ids, .n_prompt = 4, .predicted = ids + 4, .n_predicted = N_TEXT - 4
+    };
+    assert_int_equal(d->ops->open(d, 0, &req, 256, &err), ERR_OK);
+    for (int32_t n = 4; n < N_TEXT; n += 7) {
+        struct draft_ask a = { .ids = ids, .n_ids = n, .n_max = 5 };
+        d->ops->draft(d, &a, 1);
+        assert_int_equal(a.n, n + 5 <= N_TEXT ? 5 : N_TEXT - n);
+        assert_memory_equal(a.ids_out, ids + n, (size_t)a.n * sizeof(*ids));
+    }
+    d->ops->close(d, 0, ids, 4);
+    d->ops->free(d);
+    (void)state;
+}
+
 static void the_oldest_answers_are_forgotten(void **state)
 {
     static const uint8_t salt[ENGINE_SALT_BYTES] = { 0 };
@@ -139,7 +162,7 @@ static void the_oldest_answers_are_forgotten(void **state)
     assert_int_equal(past_init(&p, &err), ERR_OK);
     for (int32_t i = 0; i < n_texts; i++) {
         text_fill(ids, i);
-        past_add(&p, salt, ids, N_TEXT);
+        past_add(&p, salt, ids, 4, ids + 4, N_TEXT - 4);
         for (int32_t back = 0; back < PAST_TEXTS && back <= i; back += 51) {
             text_fill(ids, i - back);
             assert_int_equal(past_find(&p, salt, ids, 20, out, 4, &n_matched), 4);
@@ -155,7 +178,7 @@ static void the_oldest_answers_are_forgotten(void **state)
     for (int32_t i = 0; i < 2 * PAST_TEXT_IDS; i++)
         big[i] = 1 << 28 | i;
     for (int32_t i = 0; i < 2 * PAST_IDS / PAST_TEXT_IDS; i++)
-        past_add(&p, salt, big,
+        past_add(&p, salt, ids, 4, big,
                  2 * PAST_TEXT_IDS); /* its last part, until the ring is full of it */
     assert_int_equal(past_find(&p, salt, ids, 20, out, 4, &n_matched), 0);
     assert_int_equal(past_find(&p, salt, big, 20, out, 4, &n_matched), 0);
@@ -272,6 +295,7 @@ int main(void)
         cmocka_unit_test(without_three_known_ids_nothing_is_guessed),
         cmocka_unit_test(a_copy_goes_on_behind_a_change),
         cmocka_unit_test(answers_of_the_same_salt_are_guessed_from),
+        cmocka_unit_test(a_prediction_is_guessed_from),
         cmocka_unit_test(the_oldest_answers_are_forgotten),
         cmocka_unit_test(costs_lie_on_the_line_between_measured_counts),
         cmocka_unit_test(guesses_get_rows_by_their_chance),
