@@ -250,7 +250,7 @@ static int64_t expr_rest_size(int64_t size, int64_t min, int64_t max)
 
 const struct expr *expr_list(struct build *b, const struct expr_item *items, int32_t n,
                              const struct expr *sep, const struct expr *rest, int64_t min,
-                             int64_t max, bool needs_one)
+                             int64_t max, unsigned flags)
 {
     int64_t size = 4 + (rest ? expr_rest_size(rest->size + sep->size, min, max) : 0);
     struct expr_item *copy = build_alloc(b, (size_t)(n + 1) * sizeof(*copy));
@@ -275,7 +275,8 @@ const struct expr *expr_list(struct build *b, const struct expr_item *items, int
     e->rest = rest;
     e->min = min;
     e->max = max;
-    e->needs_one = needs_one;
+    e->needs_one = (flags & LIST_NEEDS_ONE) != 0;
+    e->is_any_order = (flags & LIST_ANY_ORDER) != 0;
     return e;
 }
 

@@ -30,6 +30,7 @@ static const struct expr *compile_source(struct build *b, const struct grammar_s
         return build_fail(b, ERR_FULL, "the grammar has %zu bytes, the limit is %d", s->n,
                           GRAMMAR_SOURCE_BYTES);
     b->is_compact = s->is_compact;
+    b->is_any_order = s->is_any_order;
     const struct expr *e = s->kind == GRAMMAR_KIND_OBJECT  ? json_text_object(b)
                            : s->kind == GRAMMAR_KIND_REGEX ? regex_whole(b, s->text, s->n, "regex")
                            : s->kind == GRAMMAR_KIND_GBNF  ? gbnf_read(b, s->text, s->n)
@@ -53,6 +54,7 @@ static uint64_t compile_id(const struct grammar_source *sources, int32_t n)
         const struct grammar_source *s = &sources[i];
         h = compile_hash(h, &s->kind, sizeof(s->kind));
         h = compile_hash(h, &s->is_compact, sizeof(s->is_compact));
+        h = compile_hash(h, &s->is_any_order, sizeof(s->is_any_order));
         h = compile_hash(h, s->text, s->n);
         h = compile_hash(h, s->before, s->before ? strlen(s->before) : 0);
         h = compile_hash(h, s->after, s->after ? strlen(s->after) : 0);
@@ -119,6 +121,7 @@ void grammar_unref(struct grammar *g)
     mem_free(MEM_CAT_GRAMMAR, g->calls_at);
     mem_free(MEM_CAT_GRAMMAR, g->calls);
     mem_free(MEM_CAT_GRAMMAR, g->loops);
+    mem_free(MEM_CAT_GRAMMAR, g->sets);
     pthread_mutex_destroy(&g->lock);
     mem_free(MEM_CAT_GRAMMAR, g);
 }

@@ -57,6 +57,7 @@ struct grammar_source {
     const char *text; /* [n] */
     size_t n;
     bool is_compact;            /* JSON without blanks between its tokens */
+    bool is_any_order;          /* declared properties in any order; else in the declared one */
     const char *before, *after; /* literal text around it; NULL = none */
 };
 

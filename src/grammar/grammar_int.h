@@ -17,7 +17,7 @@
 #define BUILD_NFA_STATES 400000
 #define BUILD_STATES     60000
 #define BUILD_WORK       60000000 /* set members that are looked at in all */
-#define BUILD_SECONDS    4
+#define BUILD_SECONDS    4        /* of the thread's own time: a busy machine refuses no more */
 
 /* --- expressions --- */
 
@@ -70,6 +70,7 @@ struct expr {
     const struct expr_item *items; /* LIST */
     const struct expr *sep, *rest; /* LIST: after the items min to max of `rest`; NULL = none */
     bool needs_one;                /* LIST: not empty */
+    bool is_any_order;             /* LIST: of the items */
     const struct expr_tag *tags;   /* TAGS */
     const struct grammar_bytes *triggers;
     int32_t n_triggers;
@@ -87,8 +88,10 @@ struct build_rule {
 };
 
 struct build_loop {
-    int32_t rule;
+    int32_t rule; /* of the body; -1: items in any order */
     int64_t min, max;
+    const struct expr *list;             /* in any order: its items are rules */
+    int32_t *items, sep_rule, rest_rule; /* [list->n] rules; rest: -1 = none */
 };
 
 struct build_spare {
@@ -106,13 +109,15 @@ struct build {
     const struct expr *jchar, *jraw, *jstring, *number, *any_value,
         *ws;            /* made when first asked for */
     int32_t any_object; /* rule, -1 */
-    bool is_compact;
+    bool is_compact, is_any_order;
     bool bars_less; /* strings of JSON hold no '<' but as \u003c: an element must not end in them */
     struct buf *notes;
     struct err *err;
     enum err_code code; /* the first failure */
+    const char *where;  /* the rule that is being written out; NULL = none */
     int64_t deadline_us;
     int64_t work;
+    uint32_t n_asked; /* whether it is late */
 };
 
 void build_init(struct build *b, struct buf *notes, struct err *err);
@@ -147,9 +152,11 @@ const struct expr *expr_optional(struct build *b, const struct expr *x);
 const struct expr *expr_and(struct build *b, const struct expr *x, const struct expr *y);
 const struct expr *expr_not(struct build *b, const struct expr *x);
 const struct expr *expr_mod(struct build *b, int64_t m);
+enum list_flags { LIST_NEEDS_ONE = 1, LIST_ANY_ORDER = 2 };
+/* min and max: of `rest`; in any order of the items, if there is no rest. Need: SET_MAX items at most where any order is asked for. */
 const struct expr *expr_list(struct build *b, const struct expr_item *items, int32_t n,
                              const struct expr *sep, const struct expr *rest, int64_t min,
-                             int64_t max, bool needs_one);
+                             int64_t max, unsigned flags);
 const struct expr *expr_rule(struct build *b, int32_t rule);
 /* As `size`, with what rules that are written out in place add. */
 int64_t expr_full_size(const struct build *b, const struct expr *e);
@@ -188,7 +195,7 @@ const struct expr *json_text_object(struct build *b); /* any; a rule */
 /* "open blanks LIST blanks close" with commas. */
 const struct expr *json_text_list(struct build *b, char open, char close,
                                   const struct expr_item *items, int32_t n, const struct expr *rest,
-                                  int64_t min, int64_t max, bool needs_one);
+                                  int64_t min, int64_t max, unsigned flags);
 const struct expr *json_text_colon(struct build *b);
 /* The value as it is written, blanks between its tokens; strings in their plain spelling. */
 const struct expr *json_text_constant(struct build *b, const struct json *v);
@@ -272,9 +279,23 @@ struct grammar;
 enum err_code link_grammar(struct build *b, const struct expr *root, struct grammar *g) MUST_CHECK;
 
 struct grammar_loop {
-    int32_t start;    /* of its body */
+    int32_t start;    /* of its body; of a set: of what separates two items */
     int32_t ret;      /* where it goes on behind it */
     int32_t min, max; /* INT32_MAX: no bound */
+    int32_t set;      /* -1: none */
+};
+
+#define SET_MAX 62
+#define SET_SEPARATOR \
+    ((int64_t)1 << SET_MAX) /* in a frame's count: the call is of what separates */
+
+struct grammar_set { /* items in any order: a frame's count holds a bit for each that was read */
+    int32_t starts
+        [SET_MAX +
+         1]; /* [n] of each item, and behind them of what may follow any number of times, or -1 */
+    int32_t n;
+    bool needs_one;
+    int64_t required;
 };
 
 struct grammar {
@@ -287,6 +308,8 @@ struct grammar {
     int32_t *calls_at;      /* [n_states + 1] */
     struct dfa_call *calls; /* arg: start state, or loop */
     struct grammar_loop *loops;
+    struct grammar_set *sets;
+    int32_t n_sets;
     size_t bytes;
     uint64_t id;
     pthread_mutex_t lock; /* guards cache; nothing else is locked meanwhile */
@@ -304,8 +327,9 @@ enum state_flags {
 
 struct stack_frame { /* where a call goes on. 0 is the bottom and means nothing */
     int32_t ret;     /* a state; ~loop of a loop */
-    int32_t count;   /* of a loop: bodies that are complete */
     int32_t parent;
+    int64_t
+        count; /* of a loop: bodies that are complete; of a set: items that are read when it ends */
     int32_t depth;
 };
 
@@ -336,7 +360,7 @@ void stack_pop(const struct grammar *g, struct stack_pool *p, struct stack_heads
                struct stack_frame frame, int32_t parent);
 /* The body of a loop of which `count` are complete, above the bottom. */
 void stack_body(const struct grammar *g, struct stack_pool *p, struct stack_heads *h, int32_t loop,
-                int32_t count);
+                int64_t count);
 void stack_step(const struct grammar *g, struct stack_pool *p, const struct stack_heads *from,
                 uint8_t byte, struct stack_heads *to);
 

@@ -423,9 +423,11 @@ static const struct expr *schema_values(struct json_schema *x, const struct meet
     }
     if (!list && !only)
         return NULL;
+    struct json_schema_check *check = build_alloc(x->b, sizeof(*check));
+    json_schema_check_init(x, m, only ? only : list, check);
     for (size_t i = 0; i < (only ? 1 : list->n) && !x->b->code; i++) {
         const struct json *v = only ? only : &list->items[i];
-        if (!json_schema_allows(x, m, v))
+        if (!json_schema_allows(x, check, v))
             continue;
         expr_list_add(x->b, json_is(v, JSON_TYPE_STRING) ? &strings : &all,
                       json_text_constant(x->b, v));

@@ -160,6 +160,9 @@ static bool check_schema(struct json_schema *x, const struct json *s, const stru
     bool is_listed = !json_is(list, JSON_TYPE_ARRAY);
     for (size_t i = 0; !is_listed && i < list->n; i++)
         is_listed = check_equal(&list->items[i], v);
+    x->b->work += 1 + (json_is(list, JSON_TYPE_ARRAY) ? (int64_t)list->n : 0);
+    if (build_is_late(x->b))
+        return false;
     if ((type && !check_type(type, v)) || !is_listed || (only && !check_equal(only, v)))
         return false;
     for (size_t i = 0; json_is(all, JSON_TYPE_ARRAY) && i < all->n; i++)
@@ -179,21 +182,32 @@ static bool check_schema(struct json_schema *x, const struct json *s, const stru
     return v->type != JSON_TYPE_OBJECT || check_object(x, s, v, depth);
 }
 
-bool json_schema_allows(struct json_schema *x, const struct meeting *m, const struct json *value)
+void json_schema_check_init(struct json_schema *x, const struct meeting *m, const struct json *list,
+                            struct json_schema_check *out)
 {
+    out->n = m->n;
     for (int i = 0; i < m->n; i++) {
-        struct json own =
-            *m->s[i].v; /* the branches that are dealt with are members of the meeting */
-        struct json_member *members = build_alloc(x->b, (own.n + 1) * sizeof(*members));
+        const struct json *v = m->s[i].v;
+        struct json_member *members = build_alloc(x->b, (v->n + 1) * sizeof(*members));
         size_t k = 0;
-        for (size_t j = 0; j < own.n; j++)
-            if (strcmp(own.members[j].key, "anyOf") != 0 &&
-                strcmp(own.members[j].key, "oneOf") != 0)
-                members[k++] = own.members[j];
-        own.members = members;
-        own.n = k;
-        if (!check_schema(x, &own, value, 0))
-            return false;
+        for (size_t j = 0; j < v->n; j++) {
+            /* The branches that are dealt with are members of the meeting. */
+            bool is_branch =
+                strcmp(v->members[j].key, "anyOf") == 0 || strcmp(v->members[j].key, "oneOf") == 0;
+            if (!is_branch && &v->members[j].value != list)
+                members[k++] = v->members[j];
+        }
+        out->s[i] = *v;
+        out->s[i].members = members;
+        out->s[i].n = k;
     }
+}
+
+bool json_schema_allows(struct json_schema *x, const struct json_schema_check *c,
+                        const struct json *value)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!check_schema(x, &c->s[i], value, 0))
+            return false;
     return true;
 }

@@ -83,8 +83,15 @@ bool json_schema_count(struct json_schema *x, const struct meeting *m, const cha
 const struct json *json_schema_resolve(struct json_schema *x, const struct json *ref,
                                        const char *path);
 
-/* Does the value satisfy them, but for patterns and formats? (json_schema_check.c) */
-bool json_schema_allows(struct json_schema *x, const struct meeting *m, const struct json *value);
+/* Do values satisfy them, but for patterns, formats and the list that they are from? (json_schema_check.c) */
+struct json_schema_check {
+    struct json s[MEETING_MAX];
+    int n;
+};
+void json_schema_check_init(struct json_schema *x, const struct meeting *m, const struct json *list,
+                            struct json_schema_check *out);
+bool json_schema_allows(struct json_schema *x, const struct json_schema_check *c,
+                        const struct json *value);
 
 /* --- types (json_schema_types.c, json_schema_object.c) --- */
 

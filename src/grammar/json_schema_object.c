@@ -25,6 +25,7 @@ struct object {
     const struct expr *pattern_keys[OBJECT_PATTERNS]; /* as texts of keys */
     int n_patterns;
     bool is_open, has_declared;
+    struct object_key spare; /* given out once the build has failed */
 };
 
 static struct object_key *object_find(struct object *o, const char *text, size_t n)
@@ -38,8 +39,9 @@ static struct object_key *object_find(struct object *o, const char *text, size_t
 static struct object_key *object_add(struct object *o, const char *text, size_t n)
 {
     struct object_key *k = object_find(o, text, n);
-    if (k)
-        return k;
+    o->x->b->work += (int64_t)o->n / 4;
+    if (k || build_is_late(o->x->b))
+        return k ? k : &o->spare;
     if (o->n == o->cap) {
         o->cap = o->cap ? 2 * o->cap : 16;
         struct object_key *keys = build_alloc(o->x->b, o->cap * sizeof(*keys));
@@ -220,9 +222,11 @@ static const struct expr *object_names(struct object *o)
             return json_schema_fail(x, ERR_UNSUPPORTED, names.s[i].path, "propertyNames",
                                     "is enforced with pattern, format, enum, minLength and "
                                     "maxLength only");
+        struct json_schema_check *check = build_alloc(x->b, sizeof(*check));
+        json_schema_check_init(x, &names, list, check);
         for (size_t k = 0; json_is(list, JSON_TYPE_ARRAY) && k < list->n; k++) {
             const struct json *s = &list->items[k];
-            if (!json_is(s, JSON_TYPE_STRING) || !json_schema_allows(x, &names, s))
+            if (!json_is(s, JSON_TYPE_STRING) || !json_schema_allows(x, check, s))
                 continue;
             struct object_key key = { s->text, s->len, false };
             expr_list_add(x->b, &all, object_key_text(o, &key));
@@ -283,16 +287,22 @@ static bool object_counts(struct object *o, const struct expr *rest, size_t n_re
         *max = most;
         return true;
     }
+    if (o->x->b->is_any_order && o->n > 1 && !rest) { /* of the declared ones */
+        *min = least;
+        *max = most;
+        return *max >= *min && *max >= (int64_t)n_required;
+    }
+    bool is_counted = o->n == n_required && !(o->x->b->is_any_order && o->n > 1);
     if (least > (int64_t)n_required && n_required == 0 && least == 1)
         *needs_one = true;
-    else if (least > (int64_t)n_required && rest && o->n == n_required)
+    else if (least > (int64_t)n_required && rest && is_counted)
         *min = least - (int64_t)n_required;
     else if (least > (int64_t)n_required) {
         json_schema_fail(o->x, ERR_UNSUPPORTED, json_schema_at(o->m), "minProperties",
                          "is not enforced beside optional properties");
         return false;
     }
-    if (rest && o->n == n_required && most != EXPR_INF) {
+    if (rest && is_counted && most != EXPR_INF) {
         *max = most - (int64_t)n_required;
     } else if (most < (int64_t)o->n || (rest && most != EXPR_INF)) {
         json_schema_fail(o->x, ERR_UNSUPPORTED, json_schema_at(o->m), "maxProperties",
@@ -330,5 +340,12 @@ const struct expr *json_schema_object(struct json_schema *x, const struct meetin
     const struct expr *rest = object_rest(&o);
     if (x->b->code || !object_counts(&o, rest, n_required, &min, &max, &needs_one))
         return expr_none();
-    return json_text_list(x->b, '{', '}', items, (int32_t)o.n, rest, min, max, needs_one);
+    unsigned flags = needs_one ? LIST_NEEDS_ONE : 0;
+    if (x->b->is_any_order && o.n > 1) {
+        if (o.n > SET_MAX)
+            return json_schema_fail(x, ERR_FULL, json_schema_at(m), "properties",
+                                    "are more than 62 and cannot be in any order");
+        flags |= LIST_ANY_ORDER;
+    }
+    return json_text_list(x->b, '{', '}', items, (int32_t)o.n, rest, min, max, flags);
 }

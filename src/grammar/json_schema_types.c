@@ -50,6 +50,37 @@ const struct expr *json_schema_patterns(struct json_schema *x, const struct meet
     return all;
 }
 
+/* Characters one by one, and among them one class that is repeated: the bounds of the whole become its own. NULL: it is not of that shape. */
+static const struct expr *types_bounded(struct build *b, const struct expr *e, int64_t min,
+                                        int64_t max)
+{
+    const struct expr *const *kids = e->kind == EXPR_SEQ ? e->kids : &e;
+    int32_t n = e->kind == EXPR_SEQ ? e->n : 1, at = -1;
+    int64_t fixed = 0;
+    struct expr_list all = { 0 };
+    for (int32_t i = 0; i < n; i++) {
+        int64_t longest = expr_longest(b, kids[i]);
+        if (longest == expr_shortest(b, kids[i]) && longest != EXPR_INF) {
+            fixed += longest;
+            continue;
+        }
+        if (at >= 0 || kids[i]->kind != EXPR_REPEAT || expr_longest(b, kids[i]->kids[0]) != 1 ||
+            expr_shortest(b, kids[i]->kids[0]) != 1)
+            return NULL;
+        at = i;
+    }
+    if (at < 0)
+        return NULL;
+    const struct expr *r = kids[at];
+    int64_t lo = min - fixed > r->min ? min - fixed : r->min;
+    int64_t hi = max != EXPR_INF && max - fixed < r->max ? max - fixed : r->max;
+    if (hi < lo || hi < 0)
+        return expr_none();
+    for (int32_t i = 0; i < n; i++)
+        expr_list_add(b, &all, i == at ? expr_repeat(b, r->kids[0], lo, hi) : kids[i]);
+    return expr_seq(b, all.items, all.n);
+}
+
 const struct expr *json_schema_string(struct json_schema *x, const struct meeting *m)
 {
     int64_t min = 0, max = EXPR_INF;
@@ -65,6 +96,9 @@ const struct expr *json_schema_string(struct json_schema *x, const struct meetin
         return expr_seq3(x->b, quote, expr_repeat(x->b, json_text_char(x->b), min, max), quote);
     bool is_long = max != EXPR_INF && expr_longest(x->b, e) > max;
     if (expr_shortest(x->b, e) < min || is_long) {
+        const struct expr *own = types_bounded(x->b, e, min, max);
+        if (own)
+            return expr_seq3(x->b, quote, own, quote);
         if (min > 2000 || (is_long && max > 2000))
             return json_schema_fail(x, ERR_FULL, json_schema_at(m),
                                     is_long ? "maxLength" : "minLength",
@@ -259,7 +293,7 @@ const struct expr *json_schema_array(struct json_schema *x, const struct meeting
     if (min > max || x->b->code)
         return expr_none();
     if (prefix == 0)
-        return json_text_list(x->b, '[', ']', NULL, 0, rest, min, max, false);
+        return json_text_list(x->b, '[', ']', NULL, 0, rest, min, max, 0);
     if (prefix > 1000)
         return json_schema_fail(x, ERR_FULL, json_schema_at(m), "prefixItems",
                                 "has over 1000 items");

@@ -105,10 +105,10 @@ const struct expr *json_text_colon(struct build *b)
 
 const struct expr *json_text_list(struct build *b, char open, char close,
                                   const struct expr_item *items, int32_t n, const struct expr *rest,
-                                  int64_t min, int64_t max, bool needs_one)
+                                  int64_t min, int64_t max, unsigned flags)
 {
     const struct expr *ws = json_text_ws(b), *comma = expr_seq2(b, expr_text(b, ","), ws);
-    const struct expr *list = expr_list(b, items, n, comma, rest, min, max, needs_one);
+    const struct expr *list = expr_list(b, items, n, comma, rest, min, max, flags);
     if (list->kind == EXPR_NONE)
         return list;
     const struct expr *kids[] = { expr_bytes(b, &open, 1), ws, list, ws, expr_bytes(b, &close, 1) };
@@ -155,7 +155,7 @@ const struct expr *json_text_value(struct build *b)
     b->any_object = object;
     build_set_rule(
         b, object,
-        json_text_list(b, '{', '}', NULL, 0, text_member(b, b->any_value), 0, EXPR_INF, false));
+        json_text_list(b, '{', '}', NULL, 0, text_member(b, b->any_value), 0, EXPR_INF, 0));
     const struct expr *kids[] = {
         json_text_string(b),
         json_text_number(b),
@@ -163,7 +163,7 @@ const struct expr *json_text_value(struct build *b)
         expr_text(b, "false"),
         expr_text(b, "null"),
         expr_rule(b, object),
-        json_text_list(b, '[', ']', NULL, 0, b->any_value, 0, EXPR_INF, false),
+        json_text_list(b, '[', ']', NULL, 0, b->any_value, 0, EXPR_INF, 0),
     };
     build_set_rule(b, value, expr_alt(b, kids, 7));
     return b->any_value;
@@ -235,5 +235,5 @@ const struct expr *json_text_constant(struct build *b, const struct json *v)
                           json_text_colon(b), items[i].e);
     }
     return json_text_list(b, is_object ? '{' : '[', is_object ? '}' : ']', items, (int32_t)v->n,
-                          NULL, 0, 0, false);
+                          NULL, 0, 0, 0);
 }

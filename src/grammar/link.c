@@ -18,6 +18,8 @@ struct link {
     bool *is_nullable, *is_live; /* [d.n_states] */
     struct grammar_loop *loops;  /* one for each call of a loop */
     int32_t n_loops, cap_loops;
+    struct grammar_set *sets;
+    int32_t n_sets;
 };
 
 /* --- rules --- */
@@ -115,6 +117,19 @@ static int32_t link_add_rule(struct link *k, int32_t rule)
     return i;
 }
 
+static void link_add_loop(struct link *k, const struct build_loop *l)
+{
+    if (l->rule >= 0) {
+        link_add_rule(k, l->rule);
+        return;
+    }
+    for (int32_t i = 0; i < l->list->n; i++)
+        link_add_rule(k, l->items[i]);
+    link_add_rule(k, l->sep_rule);
+    if (l->rest_rule >= 0)
+        link_add_rule(k, l->rest_rule);
+}
+
 static void link_emit(struct link *k)
 {
     int64_t states = 0;
@@ -122,6 +137,7 @@ static void link_emit(struct link *k)
         struct nfa a = k->nfas[i];
         k->from[i] = nfa_state(&a);
         k->to[i] = nfa_state(&a);
+        k->b->where = k->b->rules[k->rule_of[i]].name;
         nfa_emit(&a, k->b->rules[k->rule_of[i]].e, k->from[i], k->to[i]);
         k->nfas[i] = a;
         states += a.n_states;
@@ -132,7 +148,7 @@ static void link_emit(struct link *k)
             if (a.edges[e].kind == NFA_EDGE_CALL)
                 link_add_rule(k, a.edges[e].arg);
             else if (a.edges[e].kind == NFA_EDGE_LOOP)
-                link_add_rule(k, k->b->loops[a.edges[e].arg].rule);
+                link_add_loop(k, &k->b->loops[a.edges[e].arg]);
         }
     }
 }
@@ -145,9 +161,29 @@ static void link_subsets(struct link *k, uint8_t class_of[256])
     cuts[0] = cuts[256] = true;
     dfa_init(&k->d, dfa_classes(cuts, class_of));
     for (int32_t i = 0; i < k->n && !k->b->code; i++) {
+        k->b->where = k->b->rules[k->rule_of[i]].name;
         k->start[i] = dfa_subset(&k->d, &k->nfas[i], k->from[i], k->to[i], class_of);
         nfa_release(&k->nfas[i]);
     }
+    k->b->where = NULL;
+}
+
+static int32_t link_start(const struct link *k, int32_t rule)
+{
+    return k->start[k->b->rules[rule].automaton];
+}
+
+static int32_t link_new_set(struct link *k, const struct build_loop *l)
+{
+    k->sets = mem_realloc(MEM_CAT_GRAMMAR, k->sets, (size_t)(k->n_sets + 1) * sizeof(*k->sets));
+    struct grammar_set *s = &k->sets[k->n_sets];
+    *s = (struct grammar_set){ .n = l->list->n, .needs_one = l->list->needs_one };
+    for (int32_t i = 0; i < s->n; i++) {
+        s->starts[i] = link_start(k, l->items[i]);
+        s->required |= (int64_t)!l->list->items[i].is_optional << i;
+    }
+    s->starts[s->n] = l->rest_rule >= 0 ? link_start(k, l->rest_rule) : -1;
+    return k->n_sets++;
 }
 
 /* Calls name start states and loops from here on; a loop is one place where it is called. */
@@ -156,7 +192,7 @@ static void link_calls(struct link *k)
     for (int32_t i = 0; i < k->d.n_calls; i++) {
         struct dfa_call *c = &k->d.calls[i];
         if (!c->is_loop) {
-            c->arg = k->start[k->b->rules[c->arg].automaton];
+            c->arg = link_start(k, c->arg);
             continue;
         }
         const struct build_loop *l = &k->b->loops[c->arg];
@@ -166,8 +202,9 @@ static void link_calls(struct link *k)
                 mem_realloc(MEM_CAT_GRAMMAR, k->loops, (size_t)k->cap_loops * sizeof(*k->loops));
         }
         k->loops[k->n_loops] = (struct grammar_loop){
-            .start = k->start[k->b->rules[l->rule].automaton],
+            .start = link_start(k, l->rule >= 0 ? l->rule : l->sep_rule),
             .ret = c->target,
+            .set = l->rule >= 0 ? -1 : link_new_set(k, l),
             .min = l->min > INT32_MAX - 1 ? INT32_MAX - 1 : (int32_t)l->min,
             .max = l->max == EXPR_INF ? INT32_MAX : (int32_t)l->max,
         };
@@ -177,17 +214,41 @@ static void link_calls(struct link *k)
 
 /* --- what can be empty, what can end --- */
 
+static bool link_set_is_nullable(const struct grammar_loop *l, const struct grammar_set *s)
+{
+    return l->min == 0 && s->required == 0 && !s->needs_one;
+}
+
 static bool link_call_is_nullable(const struct link *k, const struct dfa_call *c)
 {
     if (!c->is_loop)
         return k->is_nullable[c->arg];
+    if (k->loops[c->arg].set >= 0)
+        return link_set_is_nullable(&k->loops[c->arg], &k->sets[k->loops[c->arg].set]);
     return k->loops[c->arg].min == 0 || k->is_nullable[k->loops[c->arg].start];
+}
+
+/* Can all that is required be read, and as many as are needed? */
+static bool link_set_is_live(const struct link *k, const struct grammar_loop *l)
+{
+    const struct grammar_set *s = &k->sets[l->set];
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n; i++) {
+        bool is_live = s->starts[i] >= 0 && k->is_live[s->starts[i]];
+        n += is_live;
+        if (!is_live && s->required >> i & 1)
+            return false;
+    }
+    bool has_rest = s->starts[s->n] >= 0 && k->is_live[s->starts[s->n]];
+    return n >= l->min && (n > 0 || has_rest || !s->needs_one);
 }
 
 static bool link_call_is_live(const struct link *k, const struct dfa_call *c)
 {
     if (!c->is_loop)
         return k->is_live[c->arg];
+    if (k->loops[c->arg].set >= 0)
+        return link_set_is_live(k, &k->loops[c->arg]);
     return k->loops[c->arg].min == 0 || k->is_live[k->loops[c->arg].start];
 }
 
@@ -236,6 +297,8 @@ static void link_loops(struct link *k)
     struct dfa *d = &k->d;
     for (int32_t i = 0; i < k->n_loops && !k->b->code; i++) {
         struct grammar_loop *l = &k->loops[i];
+        if (l->set >= 0)
+            continue; /* members of objects are never empty */
         if (!k->is_live[l->start])
             l->max = 0;
         if (!k->is_nullable[l->start])
@@ -273,7 +336,8 @@ static bool link_recurs(const struct link *k, int32_t s, uint8_t *marks, int dep
     for (int32_t i = d->calls_at[s]; i < d->calls_at[s] + d->n_calls_of[s]; i++) {
         const struct dfa_call *c = &d->calls[i];
         int32_t inside = c->is_loop ? k->loops[c->arg].start : c->arg;
-        if (link_recurs(k, inside, marks, depth + 1))
+        bool is_set = c->is_loop && k->loops[c->arg].set >= 0; /* its items begin with a byte */
+        if (!is_set && link_recurs(k, inside, marks, depth + 1))
             return true;
         /* Behind it only what is not `s` itself: a loop of calls that may be empty ends by itself. */
         if (link_call_is_nullable(k, c) && marks[c->target] != 1 &&
@@ -317,6 +381,26 @@ static void link_pack_state(struct link *k, struct grammar *g, int32_t s)
                   (calls ? STATE_CALLS : 0) | (d->accepts[s] && !reads && !calls ? STATE_ENDS : 0));
 }
 
+/* Items that nothing fits are left out. A dead set is not called. */
+static void link_pack_sets(struct link *k, struct grammar *g)
+{
+    for (int32_t i = 0; i < g->n_sets; i++) {
+        struct grammar_set *s = &g->sets[i];
+        int64_t required = 0;
+        int32_t n = 0;
+        for (int32_t j = 0; j < s->n; j++) {
+            if (!k->is_live[s->starts[j]])
+                continue;
+            required |= (s->required >> j & 1) << n;
+            s->starts[n++] = s->starts[j];
+        }
+        int32_t rest = s->starts[s->n];
+        s->starts[n] = rest >= 0 && k->is_live[rest] ? rest : -1;
+        s->required = required;
+        s->n = n;
+    }
+}
+
 static void link_pack(struct link *k, struct grammar *g)
 {
     const struct dfa *d = &k->d;
@@ -340,8 +424,13 @@ static void link_pack(struct link *k, struct grammar *g)
     g->loops = k->loops;
     g->n_loops = k->n_loops;
     k->loops = NULL;
+    g->sets = k->sets;
+    g->n_sets = k->n_sets;
+    k->sets = NULL;
+    link_pack_sets(k, g);
     g->bytes = (size_t)n * ((size_t)d->n_classes * 4 + 5) + (size_t)calls * sizeof(*g->calls) +
-               (size_t)g->n_loops * sizeof(*g->loops) + sizeof(*g);
+               (size_t)g->n_loops * sizeof(*g->loops) + (size_t)g->n_sets * sizeof(*g->sets) +
+               sizeof(*g);
 }
 
 static void link_release(struct link *k)
@@ -356,6 +445,7 @@ static void link_release(struct link *k)
     mem_free(MEM_CAT_GRAMMAR, k->is_nullable);
     mem_free(MEM_CAT_GRAMMAR, k->is_live);
     mem_free(MEM_CAT_GRAMMAR, k->loops);
+    mem_free(MEM_CAT_GRAMMAR, k->sets);
     dfa_release(&k->d);
 }
 
@@ -386,7 +476,7 @@ enum err_code link_grammar(struct build *b, const struct expr *root, struct gram
     if (!b->code) { /* loops may have added states, which are live */
         k.is_live = mem_realloc(MEM_CAT_GRAMMAR, k.is_live, (size_t)k.d.n_states + 1);
         for (int32_t i = 0; i < k.n_loops; i++)
-            if (k.loops[i].max > 0)
+            if (k.loops[i].max > 0 && k.loops[i].set < 0)
                 k.is_live[k.loops[i].start] = true;
         link_pack(&k, g);
     }

@@ -34,7 +34,8 @@ struct mask_set {  /* relative stacks */
 };
 
 struct mask_key { /* of an entry: below < 0: the first, by a head's state */
-    int32_t below, ret, count;
+    int32_t below, ret;
+    int64_t count;
 };
 
 struct mask_entry {
@@ -336,7 +337,7 @@ static int32_t mask_find(const struct mask_cache *m, struct mask_key key, uint64
     uint64_t mask = 2 * MASK_ENTRIES - 1;
     uint64_t h = ((uint64_t)(uint32_t)key.below * 0x9E3779B97F4A7C15u) ^
                  ((uint64_t)(uint32_t)key.ret * 0xC2B2AE3D27D4EB4Fu) ^
-                 ((uint64_t)(uint32_t)key.count * 0x165667B19E3779F9u);
+                 ((uint64_t)key.count * 0x165667B19E3779F9u);
     for (h ^= h >> 29; m->entry_slots[h & mask]; h++) {
         const struct mask_key *k = &m->entries[m->entry_slots[h & mask] - 1].key;
         if (k->below == key.below && k->ret == key.ret && k->count == key.count)
@@ -381,11 +382,13 @@ static int32_t mask_keep(struct walk *w, struct mask_key key, uint64_t slot, con
 }
 
 /* A count that tells the same tokens apart: only what a token can reach matters. */
-static int32_t mask_count(const struct grammar *g, struct stack_frame f)
+static int64_t mask_count(const struct grammar *g, struct stack_frame f)
 {
     if (f.ret >= 0)
         return 0;
     const struct grammar_loop *l = &g->loops[~f.ret];
+    if (l->set >= 0)
+        return f.count;
     int32_t far = GRAMMAR_TOKEN_BYTES + 2;
     if ((int64_t)l->min - f.count > far)
         return l->min - far - 1;
@@ -474,9 +477,10 @@ static bool mask_head(struct walk *w, const struct stack_pool *pool, struct stac
     int32_t frame = head.frame, entry;
     const struct stack_frame *f = &pool->frames[frame];
     const struct grammar_loop *l = frame > 0 && f->ret < 0 ? &g->loops[~f->ret] : NULL;
-    int32_t height = l && l->start == head.state && g->flags[head.state] == STATE_READS
-                         ? plain_loop_height(g, l, (int64_t)l->max - f->count)
-                         : 0;
+    int32_t height =
+        l && l->set < 0 && l->start == head.state && g->flags[head.state] == STATE_READS
+            ? plain_loop_height(g, l, (int64_t)l->max - f->count)
+            : 0;
     if (height > 0) {
         entry = mask_first_loop(w, *f, height);
         frame = f->parent;
@@ -507,7 +511,7 @@ void mask_warm(struct grammar *g, const struct grammar_state *start)
 {
     struct vocab_scratch scratch;
     struct walk w = { .g = g, .m = g->cache, .v = g->vocab, .found = &scratch };
-    int64_t end = clock_us() + MASK_WARM_US;
+    int64_t end = clock_thread_us() + MASK_WARM_US;
     uint32_t *mask =
         mem_try_array(MEM_CAT_GRAMMAR, (size_t)g->vocab->n_tokens / 32 + 1, sizeof(*mask));
     /* Of its own: the engine's masks do not wait for it. */
@@ -517,7 +521,8 @@ void mask_warm(struct grammar *g, const struct grammar_state *start)
     for (int32_t s = 0; s < g->n_states && is_fine; s++) {
         if (!mask_is_wide(g, s))
             continue;
-        is_fine = mask_first(&w, s) >= 0 && g->cache->used < g->cache->max / 2 && clock_us() < end;
+        is_fine =
+            mask_first(&w, s) >= 0 && g->cache->used < g->cache->max / 2 && clock_thread_us() < end;
         walk_clear(&w);
     }
     vocab_scratch_release(&scratch);

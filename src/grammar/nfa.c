@@ -86,16 +86,17 @@ static void nfa_emit_seq(struct nfa *a, const struct expr *e, int32_t from, int3
 
 /* --- repetition --- */
 
-static int32_t nfa_new_loop(struct build *b, int32_t rule, int64_t min, int64_t max)
+static int32_t nfa_new_loop(struct build *b, struct build_loop l)
 {
     for (int32_t i = 0; i < b->n_loops; i++)
-        if (b->loops[i].rule == rule && b->loops[i].min == min && b->loops[i].max == max)
+        if (b->loops[i].rule == l.rule && b->loops[i].min == l.min && b->loops[i].max == l.max &&
+            b->loops[i].list == l.list)
             return i;
     if (b->n_loops == b->cap_loops) {
         b->cap_loops = b->cap_loops ? 2 * b->cap_loops : 16;
         b->loops = mem_realloc(MEM_CAT_GRAMMAR, b->loops, (size_t)b->cap_loops * sizeof(*b->loops));
     }
-    b->loops[b->n_loops] = (struct build_loop){ rule, min, max };
+    b->loops[b->n_loops] = l;
     return b->n_loops++;
 }
 
@@ -122,7 +123,8 @@ void nfa_emit_repeat(struct nfa *a, const struct expr *x, int64_t min, int64_t m
     if (copies > 2 && (copies > most || size * copies > most)) {
         if (max != EXPR_INF && max > INT32_MAX - 1)
             max = INT32_MAX - 1; /* no text is that long */
-        int32_t loop = nfa_new_loop(a->b, nfa_rule_of(a->b, x), min, max);
+        int32_t loop = nfa_new_loop(
+            a->b, (struct build_loop){ .rule = nfa_rule_of(a->b, x), .min = min, .max = max });
         nfa_edge(a, from, (struct nfa_edge){ .kind = NFA_EDGE_LOOP, .arg = loop, .target = to });
         return;
     }
@@ -177,8 +179,29 @@ static void nfa_emit_rest(struct nfa *a, const struct expr *e, int32_t item, int
     nfa_emit_repeat(a, more, min, max, at, to);
 }
 
+/* Counted as a loop is: an automaton of every order would have a state for each subset. */
+static void nfa_emit_set(struct nfa *a, const struct expr *e, int32_t from, int32_t to)
+{
+    struct build *b = a->b;
+    struct build_loop l = { .rule = -1, .min = e->min, .max = e->max, .list = e, .rest_rule = -1 };
+    l.items = build_alloc(b, (size_t)(e->n + 1) * sizeof(*l.items));
+    for (int32_t i = 0; i < e->n; i++)
+        l.items[i] = nfa_rule_of(b, e->items[i].e);
+    l.sep_rule = nfa_rule_of(b, e->sep);
+    if (e->rest)
+        l.rest_rule = nfa_rule_of(b, e->rest);
+    if (b->code)
+        return;
+    int32_t loop = nfa_new_loop(b, l);
+    nfa_edge(a, from, (struct nfa_edge){ .kind = NFA_EDGE_LOOP, .arg = loop, .target = to });
+}
+
 void nfa_emit_list(struct nfa *a, const struct expr *e, int32_t from, int32_t to)
 {
+    if (e->is_any_order) {
+        nfa_emit_set(a, e, from, to);
+        return;
+    }
     int32_t none = from, some = -1; /* states: nothing is written yet; something is */
     for (int32_t i = 0; i < e->n && !a->b->code; i++) {
         int32_t item = nfa_state(a), after = nfa_state(a);
@@ -214,8 +237,11 @@ static void nfa_emit_rule(struct nfa *a, const struct expr *e, int32_t from, int
 {
     struct build_rule *r = &a->b->rules[e->rule];
     if (r->is_inlined && a->inline_depth < NFA_INLINE_DEPTH) {
+        const char *where = a->b->where;
         a->inline_depth++;
+        a->b->where = r->name[0] == '#' ? r->name : where;
         nfa_emit(a, r->e, from, to);
+        a->b->where = where;
         a->inline_depth--;
         return;
     }

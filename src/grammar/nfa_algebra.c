@@ -1,4 +1,4 @@
-/* nfa_algebra.c - what is not made by joining automata: intersections, complements, multiples, and text around tags. */
+/* nfa_algebra.c - what is not made by joining automata: intersections, complements, multiples. */
 #include "grammar/grammar_int.h"
 
 #include <string.h>
@@ -211,86 +211,4 @@ void nfa_emit_algebra(struct nfa *a, const struct expr *e, int32_t from, int32_t
     mem_free(MEM_CAT_GRAMMAR, map);
     mem_free(MEM_CAT_GRAMMAR, is_live);
     algebra_release(&x);
-}
-
-/* --- tags --- */
-
-/* Free text holds no trigger: the states of the automaton that looks for them all (Aho and Corasick 1975), spelled here as the
- * prefixes of triggers. Where a trigger is complete the tags that begin with it follow. */
-struct tags {
-    struct nfa *a;
-    const struct expr *e;
-    int32_t *states, *nodes; /* [n] NFA state of each prefix; trigger << 8 | length */
-    int32_t n;
-};
-
-static int32_t tags_find(const struct tags *t, const char *text, size_t n)
-{
-    for (int32_t i = 0; i < t->n; i++) {
-        const struct grammar_bytes *x = &t->e->triggers[t->nodes[i] >> 8];
-        size_t len = (size_t)(t->nodes[i] & 255);
-        if (len == n && memcmp(x->data, text, n) == 0)
-            return i;
-    }
-    return -1;
-}
-
-static int32_t tags_trigger_at(const struct tags *t, const char *text, size_t n)
-{
-    for (int32_t i = 0; i < t->e->n_triggers; i++) {
-        const struct grammar_bytes *x = &t->e->triggers[i];
-        if (x->len <= n && memcmp(text + n - x->len, x->data, x->len) == 0)
-            return i;
-    }
-    return -1;
-}
-
-static void tags_open(struct tags *t, int32_t trigger, int32_t from, int32_t back, int32_t to)
-{
-    for (int32_t i = 0; i < t->e->n; i++) {
-        const struct expr_tag *tag = &t->e->tags[i];
-        size_t skip = t->e->triggers[trigger].len;
-        if (tag->trigger != trigger)
-            continue;
-        int32_t inside = nfa_state(t->a);
-        nfa_emit(t->a, expr_bytes(t->a->b, tag->begin + skip, tag->n_begin - skip), from, inside);
-        nfa_emit(t->a, tag->rest, inside, t->e->stops_after_first ? to : back);
-    }
-}
-
-void nfa_emit_tags(struct nfa *a, const struct expr *e, int32_t from, int32_t to)
-{
-    struct tags t = { .a = a, .e = e };
-    char text[256];
-    size_t total = 1;
-    for (int32_t i = 0; i < e->n_triggers; i++)
-        total += e->triggers[i].len;
-    t.states = build_alloc(a->b, total * sizeof(*t.states));
-    t.nodes = build_alloc(a->b, total * sizeof(*t.nodes));
-    for (int32_t i = 0; i < e->n_triggers; i++)
-        for (size_t n = 0; n < e->triggers[i].len; n++)
-            if (tags_find(&t, e->triggers[i].data, n) < 0) {
-                t.nodes[t.n] = i << 8 | (int32_t)n;
-                t.states[t.n++] = nfa_state(a);
-            }
-    int32_t *opened = build_alloc(a->b, (size_t)(e->n_triggers + 1) * sizeof(*opened));
-    for (int32_t i = 0; i < e->n_triggers; i++) {
-        opened[i] = nfa_state(a);
-        tags_open(&t, i, opened[i], t.states[0], to);
-    }
-    nfa_eps(a, from, t.states[0]);
-    for (int32_t i = 0; i < t.n && !a->b->code; i++) {
-        size_t n = (size_t)(t.nodes[i] & 255);
-        memcpy(text, e->triggers[t.nodes[i] >> 8].data, n);
-        nfa_eps(a, t.states[i], to);
-        for (int c = 0; c < 256; c++) {
-            size_t at = 0;
-            text[n] = (char)c;
-            int32_t trigger = tags_trigger_at(&t, text, n + 1), next = -1;
-            while (trigger < 0 && (next = tags_find(&t, text + at, n + 1 - at)) < 0)
-                at++;
-            nfa_byte(a, t.states[i], (uint8_t)c, (uint8_t)c,
-                     trigger >= 0 ? opened[trigger] : t.states[next]);
-        }
-    }
 }

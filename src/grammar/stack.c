@@ -15,10 +15,10 @@ void stack_pool_reset(struct stack_pool *p)
     p->frames[0] = (struct stack_frame){ .ret = -1, .parent = -1 };
 }
 
-static uint64_t stack_hash(int32_t ret, int32_t count, int32_t parent)
+static uint64_t stack_hash(int32_t ret, int64_t count, int32_t parent)
 {
     uint64_t h = ((uint64_t)(uint32_t)ret * 0x9E3779B97F4A7C15u) ^
-                 ((uint64_t)(uint32_t)count * 0xC2B2AE3D27D4EB4Fu) ^
+                 ((uint64_t)count * 0xC2B2AE3D27D4EB4Fu) ^
                  ((uint64_t)(uint32_t)parent * 0x165667B19E3779F9u);
     return h ^ h >> 32;
 }
@@ -37,7 +37,7 @@ void stack_pool_index(struct stack_pool *p)
 }
 
 /* The frame's number; -1: the pool is full, or the stack too deep. */
-static int32_t stack_frame(struct stack_pool *p, int32_t ret, int32_t count, int32_t parent)
+static int32_t stack_frame(struct stack_pool *p, int32_t ret, int64_t count, int32_t parent)
 {
     uint64_t h = stack_hash(ret, count, parent), mask = (uint64_t)p->cap * 2 - 1;
     for (; p->slots[h & mask]; h++) {
@@ -48,7 +48,8 @@ static int32_t stack_frame(struct stack_pool *p, int32_t ret, int32_t count, int
     int32_t depth = p->frames[parent].depth + 1;
     if (p->n == p->cap || depth > GRAMMAR_DEPTH)
         return -1;
-    p->frames[p->n] = (struct stack_frame){ ret, count, parent, depth };
+    p->frames[p->n] =
+        (struct stack_frame){ .ret = ret, .parent = parent, .count = count, .depth = depth };
     p->slots[h & mask] = p->n;
     return p->n++;
 }
@@ -87,10 +88,41 @@ static void stack_push(struct stack_closure *c, int32_t state, int32_t frame)
     c->seen[c->n_seen++] = c->todo[c->n_todo++] = (struct stack_head){ state, frame };
 }
 
-/* One more body of a loop, and the way out of it, where `count` of them are complete. */
-static void stack_loop(struct stack_closure *c, int32_t loop, int32_t count, int32_t parent)
+/* Every item that is not in `read`, and what may follow any number of times. */
+static void stack_items(struct stack_closure *c, int32_t loop, int64_t read, int32_t parent)
+{
+    const struct grammar_set *s = &c->g->sets[c->g->loops[loop].set];
+    for (int32_t i = 0; i < s->n; i++)
+        if (!(read >> i & 1))
+            stack_push(c, s->starts[i], stack_frame(c->p, ~loop, read | (int64_t)1 << i, parent));
+    if (s->starts[s->n] >= 0)
+        stack_push(c, s->starts[s->n], stack_frame(c->p, ~loop, read, parent));
+}
+
+/* A set of which the items in `read` are complete: its end, or one more behind what separates them. */
+static void stack_set(struct stack_closure *c, int32_t loop, int64_t read, int32_t parent)
 {
     const struct grammar_loop *l = &c->g->loops[loop];
+    const struct grammar_set *s = &c->g->sets[l->set];
+    int n = __builtin_popcountll((unsigned long long)read);
+    if ((read & s->required) == s->required && n >= l->min)
+        stack_push(c, l->ret, parent);
+    if ((n < s->n || s->starts[s->n] >= 0) && n < l->max)
+        stack_push(c, l->start, stack_frame(c->p, ~loop, read | SET_SEPARATOR, parent));
+}
+
+/* One more body of a loop, and the way out of it, where `count` of them are complete. */
+static void stack_loop(struct stack_closure *c, int32_t loop, int64_t count, int32_t parent)
+{
+    const struct grammar_loop *l = &c->g->loops[loop];
+    if (l->set >= 0) { /* its beginning */
+        const struct grammar_set *s = &c->g->sets[l->set];
+        if (l->min == 0 && s->required == 0 && !s->needs_one)
+            stack_push(c, l->ret, parent);
+        if (l->max > 0)
+            stack_items(c, loop, 0, parent);
+        return;
+    }
     if (count >= l->min)
         stack_push(c, l->ret, parent);
     if (count < l->max)
@@ -104,7 +136,15 @@ static void stack_return(struct stack_closure *c, struct stack_frame f, int32_t 
         return;
     }
     const struct grammar_loop *l = &c->g->loops[~f.ret];
-    int32_t count = f.count + 1;
+    int64_t count = f.count + 1;
+    if (l->set >= 0 && f.count & SET_SEPARATOR) {
+        stack_items(c, ~f.ret, f.count & ~SET_SEPARATOR, parent);
+        return;
+    }
+    if (l->set >= 0) {
+        stack_set(c, ~f.ret, f.count, parent);
+        return;
+    }
     if (l->max == INT32_MAX && count > l->min)
         count = l->min; /* one more changes nothing */
     stack_loop(c, ~f.ret, count, parent);
@@ -168,7 +208,7 @@ void stack_pop(const struct grammar *g, struct stack_pool *p, struct stack_heads
 }
 
 void stack_body(const struct grammar *g, struct stack_pool *p, struct stack_heads *h, int32_t loop,
-                int32_t count)
+                int64_t count)
 {
     struct stack_closure c;
     stack_begin(&c, g, p, h);

@@ -1,6 +1,6 @@
 /* serve_grammar.c - grammars for tests in other languages: one JSON object a line in, one out.
  *
- *   {"kind": "schema", "source": "...", "compact": false, "texts": [...], "walks": 10, "seed": 1, "length": 200}
+ *   {"kind": "schema", "source": "...", "compact": false, "any_order": false, "texts": [...], "walks": 10, "seed": 1, "length": 200}
  *   -> {"states": 12, "ms": 0.4, "notes": "", "accepts": [...], "walks": [...], "moves": 90, "taken": 88}, or
  *      {"error": "...", "code": "invalid"}
  *
@@ -286,7 +286,7 @@ static void answer_walks(struct grammar_state *s, const struct json *q, struct j
 static void answer(const struct json *q, struct json_writer *w)
 {
     const struct json *source = json_get(q, "source"), *texts = json_get(q, "texts");
-    const struct json *compact = json_get(q, "compact");
+    const struct json *compact = json_get(q, "compact"), *any = json_get(q, "any_order");
     struct grammar *g;
     struct grammar_state *s;
     struct buf notes;
@@ -295,7 +295,8 @@ static void answer(const struct json *q, struct json_writer *w)
     struct grammar_source src = { .kind = kind_of(json_get(q, "kind")),
                                   .text = source ? source->text : "",
                                   .n = source ? source->len : 0,
-                                  .is_compact = compact && compact->boolean };
+                                  .is_compact = compact && compact->boolean,
+                                  .is_any_order = any && any->boolean };
     int64_t start = clock_us();
     enum err_code code = grammar_compile(&src, vocab, &g, &notes, &err);
     if (!code && grammar_state_new(g, &s, &err) == ERR_OK) {

@@ -284,6 +284,149 @@ static void steps_can_be_taken_back(void **arg)
     grammar_unref(g);
 }
 
+/* --- forks and steps back --- */
+
+#define N_WORDS ((N_TOKENS + 31) / 32)
+#define N_STEPS 60
+
+static uint32_t past[N_STEPS + 1][N_WORDS];
+
+static void expect_mask(struct grammar_state *s, const uint32_t *wanted, const char *what)
+{
+    uint32_t mask[N_WORDS];
+    (void)grammar_mask(s, mask, NULL);
+    if (memcmp(mask, wanted, sizeof(mask)) != 0)
+        fail_msg("%s: another mask", what);
+}
+
+static int32_t random_token(const uint32_t *mask)
+{
+    uint32_t id = random_next(N_TOKENS);
+    for (int i = 0; i < N_TOKENS; i++, id = (id + 1) % N_TOKENS)
+        if (mask[id / 32] >> id % 32 & 1)
+            return (int32_t)id;
+    return -1;
+}
+
+/* A walk in which steps are taken back and forks go other ways: masks are always those of the same text read at once. */
+static void walk_with_forks(struct grammar_state *s, struct grammar_state *fork)
+{
+    int n = 0;
+    grammar_state_reset(s);
+    (void)grammar_mask(s, past[0], NULL);
+    for (int turn = 0; turn < N_STEPS; turn++) {
+        int32_t id = random_token(past[n]), other = random_token(past[n]);
+        if (id < 0)
+            break;
+        grammar_state_copy(fork, s);
+        assert_true(grammar_step(fork, tokens[other].data, tokens[other].len));
+        expect_mask(s, past[n], "after a fork has gone on");
+        assert_true(grammar_back(fork, 1));
+        expect_mask(fork, past[n], "a fork after a step back");
+        assert_true(grammar_step(s, tokens[id].data, tokens[id].len));
+        assert_true(grammar_step(fork, tokens[id].data, tokens[id].len));
+        (void)grammar_mask(s, past[++n], NULL);
+        expect_mask(fork, past[n], "a fork after the same step");
+        assert_int_equal(grammar_is_complete(fork), grammar_is_complete(s));
+        if (random_next(3) > 0)
+            continue;
+        int back = (int)random_next((uint32_t)(n < GRAMMAR_BACK ? n : GRAMMAR_BACK) + 1);
+        assert_true(grammar_back(s, back));
+        n -= back;
+        expect_mask(s, past[n], "after steps back");
+        if (random_next(2)) { /* a fork's past is its own */
+            grammar_state_copy(s, fork);
+            assert_true(grammar_back(s, back));
+        }
+        expect_mask(s, past[n], "a fork after steps back");
+    }
+}
+
+static void forks_and_steps_back_are_the_states_before(void **arg)
+{
+    (void)arg;
+    static const struct grammar_source rows[] = {
+        { .kind = GRAMMAR_KIND_OBJECT, .text = "" },
+        { .kind = GRAMMAR_KIND_GBNF, .text = json_gbnf },
+        {
+            .kind = GRAMMAR_KIND_SCHEMA,
+            .text = "{\"type\": \"array\", \"items\": {\"type\": \"string\", \"maxLength\": 3000}, "
+                    "\"maxItems\": 5000}",
+        },
+        { .kind = GRAMMAR_KIND_SCHEMA,
+          .text = "{\"properties\": {\"a\": {}, \"b\": {}, \"key\": {\"type\": \"integer\"}}, "
+                  "\"required\": "
+                  "[\"a\", \"key\"]}",
+          .is_any_order = true },
+        { .kind = GRAMMAR_KIND_REGEX, .text = "(.|\\n){0,2000}" },
+    };
+    struct grammar_vocab *v = make_vocab();
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct grammar *g;
+        struct grammar_state *s, *fork;
+        struct err err;
+        struct grammar_source source = rows[i];
+        source.n = strlen(source.text);
+        if (grammar_compile(&source, v, &g, NULL, &err) != ERR_OK)
+            fail_msg("row %zu: %s", i, err.text);
+        assert_int_equal(grammar_state_new(g, &s, NULL), ERR_OK);
+        assert_int_equal(grammar_state_new(g, &fork, NULL), ERR_OK);
+        for (int walk = 0; walk < 20; walk++)
+            walk_with_forks(s, fork);
+        grammar_state_free(s);
+        grammar_state_free(fork);
+        grammar_unref(g);
+    }
+    grammar_vocab_free(v);
+    assert_int_equal(mem_bytes(MEM_CAT_GRAMMAR), 0);
+}
+
+static void properties_come_in_any_order_if_asked_for(void **arg)
+{
+    (void)arg;
+    static const char text[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+        "\"null\"}, "
+        "\"c\": {}}, \"required\": [\"b\"], \"additionalProperties\": {\"type\": \"boolean\"}}";
+    static const struct {
+        const char *text;
+        bool fits;
+    } rows[] = {
+        { "{\"b\": null}", true },
+        { "{\"c\": 1, \"b\": null, \"a\": 7}", true },
+        { "{\"x\": true, \"b\": null, \"y\": false, \"a\": 7}", true },
+        { "{\"a\": 7}", false },
+        { "{\"b\": null, \"a\": 7, \"b\": null}", false },
+        { "{\"b\": null, \"x\": 1}", false },
+        { "{\"b\": null,}", false },
+    };
+    struct grammar_source source = {
+        .kind = GRAMMAR_KIND_SCHEMA, .text = text, .n = sizeof(text) - 1, .is_any_order = true
+    };
+    struct grammar *g;
+    struct grammar_state *s, *other;
+    struct grammar_vocab *v = make_vocab();
+    assert_int_equal(grammar_compile(&source, v, &g, NULL, NULL), ERR_OK);
+    assert_int_equal(grammar_state_new(g, &s, NULL), ERR_OK);
+    assert_int_equal(grammar_state_new(g, &other, NULL), ERR_OK);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        grammar_state_reset(s);
+        bool is_fine =
+            grammar_step(s, rows[i].text, strlen(rows[i].text)) && grammar_is_complete(s);
+        if (is_fine != rows[i].fits)
+            fail_msg("%s", rows[i].text);
+    }
+    grammar_state_reset(s);
+    for (size_t i = 0; i < strlen(rows[2].text); i++) {
+        check_mask(s, other);
+        assert_true(grammar_step(s, rows[2].text + i, 1));
+    }
+    grammar_state_free(s);
+    grammar_state_free(other);
+    grammar_unref(g);
+    grammar_vocab_free(v);
+}
+
 static void bytes_that_must_come_are_told(void **arg)
 {
     (void)arg;
@@ -347,6 +490,8 @@ int main(void)
         cmocka_unit_test(what_cannot_be_compiled_is_named),
         cmocka_unit_test(masks_are_what_stepping_every_token_says),
         cmocka_unit_test(steps_can_be_taken_back),
+        cmocka_unit_test(forks_and_steps_back_are_the_states_before),
+        cmocka_unit_test(properties_come_in_any_order_if_asked_for),
         cmocka_unit_test(bytes_that_must_come_are_told),
         cmocka_unit_test(long_texts_fit),
         cmocka_unit_test(alternatives_of_several_kinds_are_one_grammar),
