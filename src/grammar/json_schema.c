@@ -128,75 +128,6 @@ const char *json_schema_at(const struct meeting *m)
     return m->n > 0 ? m->s[0].path : "#";
 }
 
-/* --- references --- */
-
-/* One segment of a JSON pointer in a URI fragment: %41, ~0 and ~1 are decoded. */
-static size_t schema_segment(const char *p, size_t n, char *out)
-{
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
-        unsigned v;
-        char c = p[i];
-        if (c == '%' && i + 2 < n && sscanf(p + i + 1, "%2x", &v) == 1) {
-            c = (char)v;
-            i += 2;
-        }
-        out[k++] = c;
-    }
-    n = k;
-    k = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = out[i];
-        if (c == '~' && i + 1 < n && (out[i + 1] == '0' || out[i + 1] == '1'))
-            c = out[++i] == '0' ? '~' : '/';
-        out[k++] = c;
-    }
-    return k;
-}
-
-static const struct json *schema_child(const struct json *v, const char *key, size_t n)
-{
-    if (json_is(v, JSON_TYPE_ARRAY)) {
-        size_t i = 0;
-        for (size_t k = 0; k < n; k++) {
-            if (key[k] < '0' || key[k] > '9' || i > 1000000)
-                return NULL;
-            i = i * 10 + (size_t)(key[k] - '0');
-        }
-        return n > 0 && i < v->n ? &v->items[i] : NULL;
-    }
-    for (size_t i = 0; json_is(v, JSON_TYPE_OBJECT) && i < v->n; i++)
-        if (v->members[i].key_len == n && memcmp(v->members[i].key, key, n) == 0)
-            return &v->members[i].value;
-    return NULL;
-}
-
-const struct json *json_schema_resolve(struct json_schema *x, const struct json *ref,
-                                       const char *path)
-{
-    const struct json *at = x->root;
-    char key[512];
-    if (!json_is(ref, JSON_TYPE_STRING) || ref->len == 0 || ref->text[0] != '#') {
-        json_schema_fail(x, ERR_UNSUPPORTED, path, "$ref",
-                         "must point into this schema (#/...): nothing is fetched");
-        return NULL;
-    }
-    const char *p = ref->text + 1;
-    while (at && *p == '/') {
-        size_t n = strcspn(++p, "/");
-        if (n >= sizeof(key))
-            break;
-        at = schema_child(at, key, schema_segment(p, n, key));
-        p += n;
-    }
-    if (!at || *p) {
-        build_fail(x->b, ERR_INVALID, "%.120s: $ref '%.80s' names nothing in the schema", path,
-                   ref->text);
-        return NULL;
-    }
-    return at;
-}
-
 /* --- meetings --- */
 
 struct join_link { /* schemas that are being joined, one because of the other */
@@ -238,7 +169,7 @@ static void schema_join(struct json_schema *x, struct meeting *m, const struct j
     schema_check_keywords(x, v, path);
     const struct json *ref = json_get(v, "$ref"), *all = json_get(v, "allOf");
     if (ref) {
-        const struct json *to = json_schema_resolve(x, ref, path);
+        const struct json *to = json_schema_resolve(x, v, path);
         if (to)
             schema_join(x, m, to, json_schema_path(x, path, "$ref", 4), &here);
     }
@@ -340,9 +271,9 @@ static unsigned schema_types_of(const struct json *v)
 static bool schema_is_apart(struct json_schema *x, const struct json *a, const struct json *b)
 {
     for (int i = 0; i < 8 && json_get(a, "$ref"); i++)
-        a = json_schema_resolve(x, json_get(a, "$ref"), "oneOf");
+        a = json_schema_resolve(x, a, "oneOf");
     for (int i = 0; i < 8 && json_get(b, "$ref"); i++)
-        b = json_schema_resolve(x, json_get(b, "$ref"), "oneOf");
+        b = json_schema_resolve(x, b, "oneOf");
     if (x->b->code || !json_is(a, JSON_TYPE_OBJECT) || !json_is(b, JSON_TYPE_OBJECT))
         return (json_is(a, JSON_TYPE_BOOL) && !a->boolean) ||
                (json_is(b, JSON_TYPE_BOOL) && !b->boolean); /* false: no value at all */
@@ -526,6 +457,7 @@ const struct expr *json_schema_read(struct build *b, const struct json *schema)
     struct meeting m = { .n = 0 };
     x->b = b;
     x->root = schema;
+    json_schema_index(x);
     json_schema_join(x, &m, schema, "#");
     const struct expr *e = json_schema_meet(x, &m);
     if (!b->code && e->kind == EXPR_NONE)

@@ -153,7 +153,7 @@ static bool check_schema(struct json_schema *x, const struct json *s, const stru
     const struct json *list = json_get(s, "enum"), *only = json_get(s, "const");
     const struct json *all = json_get(s, "allOf");
     if (ref) {
-        const struct json *to = json_schema_resolve(x, ref, "enum");
+        const struct json *to = json_schema_resolve(x, s, "enum");
         if (!to || !check_schema(x, to, v, depth + 1))
             return false;
     }
@@ -191,10 +191,11 @@ void json_schema_check_init(struct json_schema *x, const struct meeting *m, cons
         struct json_member *members = build_alloc(x->b, (v->n + 1) * sizeof(*members));
         size_t k = 0;
         for (size_t j = 0; j < v->n; j++) {
-            /* The branches that are dealt with are members of the meeting. */
-            bool is_branch =
-                strcmp(v->members[j].key, "anyOf") == 0 || strcmp(v->members[j].key, "oneOf") == 0;
-            if (!is_branch && &v->members[j].value != list)
+            /* What these lead to is part of the meeting. */
+            const char *key = v->members[j].key;
+            bool is_joined = strcmp(key, "anyOf") == 0 || strcmp(key, "oneOf") == 0 ||
+                             strcmp(key, "allOf") == 0 || strcmp(key, "$ref") == 0;
+            if (!is_joined && &v->members[j].value != list)
                 members[k++] = v->members[j];
         }
         out->s[i] = *v;

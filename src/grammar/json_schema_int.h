@@ -63,6 +63,7 @@ struct schema_reader_memo {
 struct json_schema {
     struct build *b;
     const struct json *root;
+    struct schema_index *index;
     struct schema_reader_memo *slots[JSON_SCHEMA_SLOTS];
     int depth;
 };
@@ -79,9 +80,11 @@ const struct expr *json_schema_fail(struct json_schema *x, enum err_code code, c
 /* An integer that is not negative, of every schema: the largest or least of them. False: none has it. */
 bool json_schema_count(struct json_schema *x, const struct meeting *m, const char *keyword,
                        bool is_largest, int64_t *out);
-/* The schema that a reference in it names; NULL: fails. */
-const struct json *json_schema_resolve(struct json_schema *x, const struct json *ref,
+/* The schema that v's $ref names; NULL: fails (json_schema_ref.c). */
+const struct json *json_schema_resolve(struct json_schema *x, const struct json *v,
                                        const char *path);
+void json_schema_index(
+    struct json_schema *x); /* of root's $id and $anchor: before anything is resolved */
 
 /* Do values satisfy them, but for patterns, formats and the list that they are from? (json_schema_check.c) */
 struct json_schema_check {
