@@ -81,9 +81,9 @@ static const struct {
     { "contains", KEYWORD_NO },
     { "minContains", KEYWORD_NO },
     { "maxContains", KEYWORD_NO },
-    { "dependentRequired", KEYWORD_NO },
-    { "dependentSchemas", KEYWORD_NO },
-    { "dependencies", KEYWORD_NO },
+    { "dependentRequired", KEYWORD_KNOWN },
+    { "dependentSchemas", KEYWORD_KNOWN },
+    { "dependencies", KEYWORD_KNOWN },
     { "unevaluatedItems", KEYWORD_NO },
     { "$dynamicRef", KEYWORD_NO },
     { "$dynamicAnchor", KEYWORD_NO },
@@ -135,6 +135,9 @@ struct join_link { /* schemas that are being joined, one because of the other */
     const struct join_link *up;
 };
 
+static void schema_join_dependents(struct json_schema *x, struct meeting *m, const struct json *v,
+                                   const char *path, const struct join_link *up);
+
 static void schema_join(struct json_schema *x, struct meeting *m, const struct json *v,
                         const char *path, const struct join_link *up)
 {
@@ -177,6 +180,23 @@ static void schema_join(struct json_schema *x, struct meeting *m, const struct j
         json_schema_fail(x, ERR_INVALID, path, "allOf", "must be an array, not empty");
     for (size_t i = 0; json_is(all, JSON_TYPE_ARRAY) && i < all->n; i++)
         schema_join(x, m, &all->items[i], json_schema_path(x, path, "allOf", 5), &here);
+    schema_join_dependents(x, m, v, path, &here);
+}
+
+static void schema_join_dependents(struct json_schema *x, struct meeting *m, const struct json *v,
+                                   const char *path, const struct join_link *up)
+{
+    static const char *const names[] = { "dependentRequired", "dependentSchemas", "dependencies" };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const struct json *map = json_get(v, names[i]);
+        if (map && !json_is(map, JSON_TYPE_OBJECT)) {
+            json_schema_fail(x, ERR_INVALID, path, names[i], "must be an object");
+            return;
+        }
+        for (size_t k = 0; map && k < map->n && !x->b->code; k++)
+            schema_join(x, m, json_schema_depend(x, &map->members[k]),
+                        json_schema_path(x, path, names[i], strlen(names[i])), up);
+    }
 }
 
 void json_schema_join(struct json_schema *x, struct meeting *m, const struct json *v,
@@ -384,6 +404,9 @@ static unsigned schema_implied(const struct json *v)
         { "additionalProperties", TYPE_OBJECT },
         { "patternProperties", TYPE_OBJECT },
         { "propertyNames", TYPE_OBJECT },
+        { "dependentRequired", TYPE_OBJECT },
+        { "dependentSchemas", TYPE_OBJECT },
+        { "dependencies", TYPE_OBJECT },
         { "minProperties", TYPE_OBJECT },
         { "maxProperties", TYPE_OBJECT },
         { "items", TYPE_ARRAY },

@@ -108,6 +108,19 @@ static bool check_array(struct json_schema *x, const struct json *s, const struc
            check_limit(s, "maxItems", (double)v->n, 1);
 }
 
+static bool check_dependents(struct json_schema *x, const struct json *s, const struct json *v,
+                             int depth)
+{
+    static const char *const names[] = { "dependentRequired", "dependentSchemas", "dependencies" };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const struct json *map = json_get(s, names[i]);
+        for (size_t k = 0; map && k < map->n; k++)
+            if (!check_schema(x, json_schema_depend(x, &map->members[k]), v, depth + 1))
+                return false;
+    }
+    return true;
+}
+
 static bool check_object(struct json_schema *x, const struct json *s, const struct json *v,
                          int depth)
 {
@@ -126,7 +139,7 @@ static bool check_object(struct json_schema *x, const struct json *s, const stru
             return false;
     }
     return check_limit(s, "minProperties", (double)v->n, -1) &&
-           check_limit(s, "maxProperties", (double)v->n, 1);
+           check_limit(s, "maxProperties", (double)v->n, 1) && check_dependents(x, s, v, depth);
 }
 
 static bool check_any(struct json_schema *x, const struct json *list, const struct json *v,

@@ -64,6 +64,7 @@ struct json_schema {
     struct build *b;
     const struct json *root;
     struct schema_index *index;
+    struct schema_made *made;
     struct schema_reader_memo *slots[JSON_SCHEMA_SLOTS];
     int depth;
 };
@@ -80,6 +81,13 @@ const struct expr *json_schema_fail(struct json_schema *x, enum err_code code, c
 /* An integer that is not negative, of every schema: the largest or least of them. False: none has it. */
 bool json_schema_count(struct json_schema *x, const struct meeting *m, const char *keyword,
                        bool is_largest, int64_t *out);
+/* What a member of dependentRequired, dependentSchemas or dependencies says, by other keywords; the same one for the same member. */
+struct schema_made {
+    const struct json_member *key;
+    const struct json *v;
+    struct schema_made *next;
+};
+const struct json *json_schema_depend(struct json_schema *x, const struct json_member *key);
 /* The schema that v's $ref names; NULL: fails (json_schema_ref.c). */
 const struct json *json_schema_resolve(struct json_schema *x, const struct json *v,
                                        const char *path);

@@ -88,9 +88,12 @@ static void object_declared(struct object *o)
             json_schema_fail(x, ERR_INVALID, o->m->s[i].path, "properties", "must be an object");
             return;
         }
-        for (size_t k = 0; props && k < props->n; k++)
+        for (size_t k = 0; props && k < props->n; k++) {
+            const struct json *one = &props->members[k].value;
             object_add(o, props->members[k].key, props->members[k].key_len);
-        o->has_declared = o->has_declared || (props && props->n > 0);
+            /* What may not be there is not declared. */
+            o->has_declared = o->has_declared || !json_is(one, JSON_TYPE_BOOL) || one->boolean;
+        }
         if (patterns)
             object_patterns(o, i, patterns);
     }
