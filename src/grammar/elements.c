@@ -114,9 +114,11 @@ static const struct expr *elements_listed(struct elements *e, const struct meeti
 {
     struct expr_list all = { 0 };
     struct build *b = e->x->b;
+    struct json_schema_check *check = build_alloc(b, sizeof(*check));
+    json_schema_check_init(e->x, m, NULL, check);
     for (int32_t i = 0; i < n && !b->code; i++) {
         const struct json *v = &list[i];
-        bool may_be = json_is(v, JSON_TYPE_STRING) && json_schema_allows(e->x, m, v) &&
+        bool may_be = json_is(v, JSON_TYPE_STRING) && json_schema_allows(e->x, check, v) &&
                       !memmem(v->text, v->len, e->stop.data, e->stop.len);
         if (may_be && !(has_json && elements_is_json(v)))
             expr_list_add(b, &all, expr_bytes(b, v->text, v->len));
@@ -270,8 +272,21 @@ static bool elements_is_required(const struct json *required, const struct json_
 /* Schemas whose properties depend on more than their names. */
 static bool elements_check(struct json_schema *x, const struct json *schema)
 {
-    static const char *const names[] = { "$ref",          "anyOf",         "oneOf", "allOf",
-                                         "minProperties", "maxProperties", "enum",  "const" };
+    static const char *const names[] = { "$ref",
+                                         "anyOf",
+                                         "oneOf",
+                                         "allOf",
+                                         "minProperties",
+                                         "maxProperties",
+                                         "enum",
+                                         "const",
+                                         "not",
+                                         "if",
+                                         "patternProperties",
+                                         "propertyNames",
+                                         "dependentRequired",
+                                         "dependentSchemas",
+                                         "dependencies" };
     const struct json *all = json_get(schema, "properties"), *need = json_get(schema, "required");
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (json_get(schema, names[i]))
@@ -300,6 +315,7 @@ const struct expr *elements_read(struct build *b, const struct json *v)
     x->b = b;
     x->root = schema;
     b->bars_less = true;
+    json_schema_index(x);
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         const struct json *text = json_get(v, texts[i].name);
         if (!json_is(text, JSON_TYPE_STRING))
