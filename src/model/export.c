@@ -262,6 +262,11 @@ static bool export_is_config(const char *name)
 static const char *export_prefix(const struct export *x, const char *name, char out[HF_NAME_MAX])
 {
     const struct export_naming *n = export_naming_of(x);
+    bool is_own = strncmp(name, "bert.", 5) == 0 || strncmp(name, "classifier.", 11) == 0;
+    if (export_is_classifier(x) && strcmp(x->arch, "bert") == 0 && !is_own) {
+        snprintf(out, HF_NAME_MAX, "bert.%.200s", name);
+        return out;
+    }
     if (n && n->is_bare && strncmp(name, "model.", 6) == 0)
         return name + 6;
     if (!n || !n->prefix || !export_is_mlx(x))
@@ -273,7 +278,7 @@ static const char *export_prefix(const struct export *x, const char *name, char 
 static enum err_code export_hf_tensor(struct export *x, const struct weights_tensor *t,
                                       struct err *err)
 {
-    static const export_give_fn gives[] = { export_experts, export_delta };
+    static const export_give_fn gives[] = { export_experts, export_delta, export_classifier };
     char name[HF_NAME_MAX];
     int64_t at[2];
     int n;

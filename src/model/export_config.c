@@ -356,7 +356,11 @@ static enum err_code export_common(struct export *x, const struct export_family 
     char path[32];
     if (!class || !embed)
         return err_set(err, class ? ERR_INVALID : ERR_NOMEM, "tensor token_embd.weight: missing");
-    *class = (struct meta_str){ f->class, strlen(f->class) };
+    const char *name =
+        export_is_classifier(x) ? export_classifier_class(x, f->class, err) : f->class;
+    if (!name)
+        return ERR_NOMEM;
+    *class = (struct meta_str){ name, strlen(name) };
     const struct export_naming *n = export_naming_of(x);
     const char *type = n && n->mlx_type && export_is_mlx(x) ? n->mlx_type : f->type;
     enum err_code code = export_set_strs(x, "architectures", class, 1, err);
@@ -394,6 +398,8 @@ enum err_code export_config(struct export *x, struct err *err)
                        "general.architecture: '%.64s': its config.json cannot be written yet",
                        x->arch);
     enum err_code code = export_common(x, f, err);
+    if (!code && export_is_classifier(x))
+        code = export_labels(x, err);
     if (!code && f->more)
         code = f->more(x, err);
     if (!code)

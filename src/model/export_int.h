@@ -43,6 +43,13 @@ enum err_code export_experts(struct export *x, const struct weights_tensor *t, b
                              struct err *err) MUST_CHECK; /* export_experts.c */
 enum err_code export_delta(struct export *x, const struct weights_tensor *t, bool *is_done,
                            struct err *err) MUST_CHECK; /* export_delta.c; hybrids alone */
+/* A classifier's head, of any family, and what config.json says of it (export_classifier.c). */
+enum err_code export_classifier(struct export *x, const struct weights_tensor *t, bool *is_done,
+                                struct err *err) MUST_CHECK;
+bool export_is_classifier(const struct export *x);
+/* The class's name instead of the family's. NULL: no memory; *err says it. */
+const char *export_classifier_class(struct export *x, const char *class, struct err *err);
+enum err_code export_labels(struct export *x, struct err *err) MUST_CHECK;
 
 /* --- the values of config.json (export_config.c, export_family.c, export_rope.c) --- */
 
