@@ -75,11 +75,11 @@ enum err_code export_labels(struct export *x, struct err *err)
         if (!text)
             return err_set(err, ERR_NOMEM, "config.json: no memory for labels");
         snprintf(path, sizeof(path), "id2label.%lld", (long long)i);
-        code = has ? export_set(x, path,
-                                &(struct meta_value){ .type = META_TYPE_STRING,
-                                                      .s = v->array.strs[i] },
-                                err)
-                   : export_set_str(x, path, text, err);
+        code =
+            has ? export_set(
+                      x, path,
+                      &(struct meta_value){ .type = META_TYPE_STRING, .s = v->array.strs[i] }, err)
+                : export_set_str(x, path, text, err);
     }
     for (int64_t i = 0; i < n && !code && !has; i++) { /* names with dots would be paths */
         snprintf(path, sizeof(path), "label2id.LABEL_%lld", (long long)i);
