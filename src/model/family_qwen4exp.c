@@ -97,7 +97,7 @@ static const struct tensor_rule qwen4exp_tensors[] = {
     RULE_LAYER("ple_norm_key.weight", "[Z*D]", VECTOR, TENSOR_FLAG_NGRAMS, ngram_key_norm),
     RULE_LAYER("ple_norm_query.weight", "[Z*D]", VECTOR, TENSOR_FLAG_NGRAMS, ngram_query_norm),
     RULE_LAYER("ple_norm_conv.weight", "[Z*D]", VECTOR, TENSOR_FLAG_NGRAMS, ngram_conv_norm),
-    RULE_LAYER("ple_conv1d.weight", NULL, VECTOR,
+    RULE_LAYER("ple_conv1d.weight", "[Z*D][O]", VECTOR,
                TENSOR_FLAG_NGRAMS | TENSOR_FLAG_TURNED | TENSOR_FLAG_SPREAD, ngram_conv_w),
     RULES_GATED_ATTN,
     RULE_LAYER("indexer.q_proj.weight", "[J*I][D]", MATRIX, TENSOR_FLAG_ATTN | TENSOR_FLAG_INDEX,

@@ -43,6 +43,8 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return m->n_streams;
     case 'M':
         return m->mix_rank;
+    case 'O':
+        return (m->ngrams.taps - 1) / m->ngrams.size + 1;
     case 'I':
         return m->index_dim;
     case 'J':
@@ -374,7 +376,7 @@ static enum err_code model_missing(const struct model *m, const char *name, stru
 static const struct tensor_rule classifier_tensors[] = {
     RULE_MODEL("cls.weight", "[D][D]", MATRIX, TENSOR_FLAG_OPTIONAL, w_class),
     RULE_MODEL("cls.bias", "[D]", VECTOR, TENSOR_FLAG_OPTIONAL, b_class),
-    RULE_MODEL("cls.output.weight", NULL, MATRIX, 0, w_labels),
+    RULE_MODEL("cls.output.weight", "[Q][D]", MATRIX, 0, w_labels),
     RULE_MODEL("cls.output.bias", "[Q]", VECTOR, TENSOR_FLAG_OPTIONAL, b_labels),
     { 0 },
 };

@@ -210,6 +210,9 @@ static enum err_code model_parse_classifier(const struct weights *w, struct mode
     m->n_types = types ? types->shape[1] : 0;
     enum err_code code =
         weights_int_or(w, model_key(m, "pooling_type", key), 0, 15, POOLING_NONE, &kind, err);
+    if (!code && types && types->shape[0] != m->width)
+        code = err_set(err, ERR_INVALID, "tensor token_types.weight: rows of %lld, want %lld",
+                       (long long)types->shape[0], (long long)m->width);
     if (!code && !m->is_two_way && (kind == POOLING_MEAN || kind == POOLING_CLS))
         code = err_set(err, ERR_UNSUPPORTED,
                        "%s: %lld: a model whose rows do not see later ones gives its last state "

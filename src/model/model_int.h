@@ -37,7 +37,7 @@ enum tensor_flags {
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) O (taps of their kernel) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
