@@ -94,7 +94,8 @@ enum err_code runner_state_alloc(struct runner *r, struct err *err)
     r->ngram_state = (struct state_layer){ .n_slots = (int)n_slots,
                                            .taps = (int)r->model->ngrams.taps,
                                            .conv_cols = (int)state_ngram_cols(r->model),
-                                           .conv = at };
+                                           .conv = at,
+                                           .matrix = at }; /* of no numbers */
     enum err_code code = ERR_OK;
     for (int32_t i = 0; i < r->n_snapshots && !code; i++)
         code = kv_table_init(&r->snapshots[i].table, 1, err);
