@@ -5,7 +5,8 @@
  *
  * A schedule starts an engine of random shape (rows, step size, a cache that is too small) and a scheduler with a random stall
  * bound, and throws requests at it at random moments: alone or as several choices of one prompt, of three keys and two priorities, some
- * as background work, some with a deadline; some are cancelled, some paused. Where histories are kept, most schedules have a disk for them
+ * as background work, some with a deadline; some are cancelled, some paused. In most schedules next tokens are guessed, by lookup or by the
+ * model itself with a cache that forgets, as many as pay or all of them. Where histories are kept, most schedules have a disk for them
  * too: with files of the schedules before, with a cap that is too small, in part slow or failing at some call. What is compared: ids, logprob bits, alternatives, the bytes
  * that may be shown after each token, and how it ended; of one that was cut short, all that it said before. */
 #include "base/clock.h"
@@ -53,7 +54,8 @@ struct torture {
     struct ticket tickets[LIVE_MAX];
     int32_t n_tickets, n_over;
     int64_t n_events;
-    int64_t n_whole, n_cut, n_wrong, preempted, shared, recomputed, steps, pins_lost;
+    int64_t n_whole, n_cut, n_wrong, preempted, shared, recomputed, steps, pins_lost, drafted,
+        accepted;
     char disk_dir[64];
     int64_t files_written, files_read, disk_waits, disk_failed;
 };
@@ -171,11 +173,45 @@ static int disk_hook(void *arg, enum fio_op op, const char *path)
 
 /* --- one scheduler --- */
 
+enum guesses { GUESSES_NONE, GUESSES_AUTO, GUESSES_ALWAYS, GUESSES_MODEL_ALWAYS };
+
 struct shape {
     struct torture *t;
     int32_t max_rows, max_step_rows;
     int64_t kv_bytes, stall_us, keep_bytes, disk_bytes; /* disk 0: none */
+    enum guesses guesses;
+    struct drafter *lookup, *slow;
 };
+
+/* The engine's drafters; they are the shape's, who outlives the engine. */
+static enum err_code shape_guess(struct shape *s, struct engine_model_options *o, struct err *err)
+{
+    struct draft_model_options d = { .model = o->model,
+                                     .n_vocab = (int32_t)o->model->n_vocab,
+                                     .end_ids = o->end_ids,
+                                     .n_end = o->n_end,
+                                     .n_ctx = CTX,
+                                     .kv_bytes = s->kv_bytes,
+                                     .max_rows = s->max_rows,
+                                     .cache_type = DTYPE_KV_Q4 };
+    enum err_code code = ERR_OK;
+    if (s->guesses != GUESSES_NONE)
+        code = draft_lookup_new(s->max_rows, &s->lookup, err);
+    if (!code && s->guesses == GUESSES_MODEL_ALWAYS)
+        code = draft_model_new(&d, &s->slow, err);
+    o->drafter = s->lookup;
+    o->slow_drafter = s->slow;
+    o->drafts_always = s->guesses == GUESSES_MODEL_ALWAYS || s->guesses == GUESSES_ALWAYS;
+    return code;
+}
+
+static void shape_release(struct shape *s)
+{
+    if (s->lookup)
+        s->lookup->ops->free(s->lookup);
+    if (s->slow)
+        s->slow->ops->free(s->slow);
+}
 
 static enum err_code shape_load(void *arg, struct engine **out, struct err *err)
 {
@@ -194,7 +230,8 @@ static enum err_code shape_load(void *arg, struct engine **out, struct err *err)
                                       .max_step_rows = s->max_step_rows,
                                       .cache_type = DTYPE_F16 };
     o.end_ids = tokenizer_end_ids(l->tokenizer, &o.n_end);
-    return engine_model_new(&o, out, err);
+    enum err_code code = shape_guess(s, &o, err);
+    return code ? code : engine_model_new(&o, out, err);
 }
 
 static bool torture_event(struct torture *t, const struct sched_event *ev)
@@ -356,6 +393,8 @@ static enum err_code torture_check_end(struct torture *t, struct sched *s, struc
     t->preempted += st.preempted;
     t->recomputed += st.recomputed_tokens;
     t->steps += st.steps;
+    t->drafted += st.drafted_tokens;
+    t->accepted += st.accepted_tokens;
     t->files_written += st.disk.written;
     t->files_read += st.disk.read;
     t->disk_waits += st.disk_waits;
@@ -383,6 +422,7 @@ static struct shape torture_shape(struct torture *t)
                            .stall_us = 2000 + draw(t, 100000) };
     shape.max_step_rows = shape.max_rows + (int32_t)draw(t, 200);
     shape.kv_bytes = page * (CTX / 64 + draw(t, 4));
+    shape.guesses = (enum guesses)draw(t, 4);
     shape.keep_bytes =
         page * draw(t, 3) * draw(t, 8); /* nothing in every third schedule and more */
     if (shape.keep_bytes > 0 && draw(t, 4) > 0)
@@ -400,8 +440,10 @@ static enum err_code torture_run(struct torture *t, struct err *err)
     struct shape shape = torture_shape(t);
     struct sched *s;
     enum err_code code = shape_start(&shape, &s, err);
-    if (code)
+    if (code) {
+        shape_release(&shape);
         return code;
+    }
     int n_acts = 10 + (int)draw(t, 10);
     for (int i = 0; i < n_acts && !code; i++) {
         code = torture_act(t, s, err);
@@ -415,6 +457,7 @@ static enum err_code torture_run(struct torture *t, struct err *err)
     if (!code)
         code = torture_check_end(t, s, err);
     sched_stop(s);
+    shape_release(&shape);
     for (int32_t i = 0; i < t->n_tickets; i++)
         buf_release(&t->tickets[i].record);
     return code;
@@ -454,14 +497,17 @@ static int torture_all(struct torture *t, uint32_t n_schedules)
            n_schedules, (long long)t->n_whole, (long long)t->n_cut, (long long)t->n_wrong,
            (long long)t->steps, (long long)t->preempted, (long long)t->recomputed,
            (long long)t->shared, (long long)t->pins_lost);
+    printf("%lld guesses were verified, %lld came true\n", (long long)t->drafted,
+           (long long)t->accepted);
     printf("disk: %lld files written, %lld read, %lld requests waited for them; it failed %lld "
            "times\n",
            (long long)t->files_written, (long long)t->files_read, (long long)t->disk_waits,
            (long long)t->disk_failed);
-    if (n_schedules >= 20 && (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 ||
-                              t->files_read == 0 || t->pins_lost == 0)) {
+    if (n_schedules >= 20 &&
+        (t->preempted == 0 || t->shared == 0 || t->n_cut == 0 || t->files_read == 0 ||
+         t->pins_lost == 0 || t->accepted == 0 || t->accepted == t->drafted)) {
         printf("the schedules never gave memory up, shared a prompt, cut an answer, read a "
-               "file or cost a session its place\n");
+               "file, cost a session its place or verified guesses right and wrong\n");
         n_failed++;
     }
     printf("%d passed, %d failed, 0 skipped\n", n_passed, n_failed);
