@@ -480,6 +480,18 @@ def test_each_call_of_the_disk_may_fail(calm, tmp_path, errno):
             assert had
 
 
+def test_a_disk_that_hangs_does_not_hold_up_the_end(calm, tmp_path):
+    path, body = REQUESTS["chat"]
+    want = unnamed(events_of(post(calm, "hang", path, body)[1]))
+    with serve(tmp_path, "--journal-hangs-at=4", "--step-us=500") as server:
+        assert unnamed(events_of(post(server, "x", path, body)[1])) == want  # answers do not wait for it
+        begun = time.monotonic()
+        server.checks_exit = False  # what the thread uses is not freed, which this program counts as an error
+        said = server.stop(check=False)
+    assert 5 < time.monotonic() - begun < 25 + 5 * SLOW
+    assert "records of answers: the disk has not answered" in said
+
+
 def test_it_dies_at_each_call_of_the_disk(calm, tmp_path):
     """Torn files included: a write is made in two halves there. Then the same request gives the same answer."""
     path, body = REQUESTS["logprobs"]

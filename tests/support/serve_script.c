@@ -26,7 +26,8 @@ struct world {
     struct server_config config;
     const char *keys[8];
     long load_ms, load_fails, prepare_ms;
-    long journal_dies_at, journal_fails_at, journal_errno; /* file calls of the journal, from 1 */
+    long journal_dies_at, journal_hangs_at, journal_fails_at,
+        journal_errno; /* file calls of the journal, from 1 */
     _Atomic long n_journal;
     const char *trace;
     const char *style;         /* text that the way of calling is inferred from */
@@ -63,7 +64,7 @@ static int64_t slow_now(void *arg)
     return 1764000000;
 }
 
-/* The so manieth file call of the journal fails, and all that follow; or it ends the process. */
+/* The so manieth file call of the journal fails, and all that follow; or it ends the process, or never comes back. */
 static int journal_hook(void *arg, enum fio_op op, const char *path)
 {
     struct world *w = arg;
@@ -72,6 +73,8 @@ static int journal_hook(void *arg, enum fio_op op, const char *path)
     long n = ++w->n_journal;
     if (n == w->journal_dies_at)
         raise(SIGKILL);
+    while (n == w->journal_hangs_at)
+        pause();
     return w->journal_fails_at > 0 && n >= w->journal_fails_at ? (int)w->journal_errno : 0;
 }
 
@@ -106,6 +109,7 @@ static bool set_number(struct world *w, const char *name, long v)
         { "load-fails", NULL, NULL, &w->load_fails },
         { "prepare-ms", NULL, NULL, &w->prepare_ms },
         { "journal-dies-at", NULL, NULL, &w->journal_dies_at },
+        { "journal-hangs-at", NULL, NULL, &w->journal_hangs_at },
         { "journal-fails-at", NULL, NULL, &w->journal_fails_at },
         { "journal-errno", NULL, NULL, &w->journal_errno },
         { "shift", &w->script.shift, NULL, NULL },
@@ -262,7 +266,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "serve_script: unknown flag '%s'\n", argv[i]);
         return 2;
     }
-    if (w.journal_dies_at > 0 || w.journal_fails_at > 0)
+    if (w.journal_dies_at > 0 || w.journal_fails_at > 0 || w.journal_hangs_at > 0)
         fio_set_hook(journal_hook, &w);
     server_sampling_unset(&w.config.sampling);
     w.config.api_keys = w.keys;
