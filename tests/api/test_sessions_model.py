@@ -66,7 +66,7 @@ def test_a_session_stays_while_others_come_and_go(path, cold, session):
         others(s)
         choice, cached, _ = ask(s, next_turn(first), **session)
         assert choice == second
-        assert (cached >= n_prompt) == bool(session), cached
+        assert cached >= n_prompt or not session  # without one it hangs on how long computing took
         pinned = s.stats()["cache"]["full"]["pinned"]
         assert (pinned > 0) == bool(session)
         if session:

