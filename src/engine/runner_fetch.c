@@ -258,6 +258,7 @@ int64_t fetch_expire(struct runner *r)
             continue;
         int64_t until = i == t->active ? t->deadline_us : f->since_us + FETCH_LINE_US;
         f->is_wanted = now <= until;
+        t->has_waited = t->has_waited || !f->is_wanted;
         if (f->is_wanted && (due == 0 || until < due))
             due = until;
     }
@@ -283,7 +284,7 @@ bool runner_fetch(struct runner *r, int32_t seq, const uint8_t salt[ENGINE_SALT_
                   const int32_t *ids, int32_t n)
 {
     struct runner_tier *t = r->tier;
-    if (!t || n < 1 || !tier_can_read(t->tier))
+    if (!t || n < 1 || !tier_can_read(t->tier) || (t->has_waited && !tier_is_ready(t->tier)))
         return false;
     struct fetch *f = &t->fetches[seq];
     *f = (struct fetch){

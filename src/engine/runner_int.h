@@ -82,8 +82,8 @@ struct runner_end *runner_end_take(struct runner *r);
 /* Nodes of the tree that ids [n] lie in were kept: those that no file holds are to be written. */
 void runner_tier_kept(struct runner *r, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
                       int32_t n);
-/* The node goes: it is not to be written any more. */
-void runner_tier_removed(struct runner *r, int32_t node);
+/* The node goes: it is not to be written any more. heir: one that begins with its ids, or -1. */
+void runner_tier_removed(struct runner *r, int32_t node, int32_t heir);
 /* The sequence does not wait for the disk any more. */
 void runner_fetch_end(struct runner *r, int32_t seq);
 /* Ids that the sequence's last fetch brought. */

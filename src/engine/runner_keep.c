@@ -53,7 +53,7 @@ static struct runner_end *end_oldest(struct runner *r, bool costs_pins)
 static void end_moved(void *ctx, int32_t node, int32_t heir)
 {
     struct runner *r = ctx;
-    runner_tier_removed(r, node);
+    runner_tier_removed(r, node, heir);
     runner_pins_moved(r, node, heir);
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];

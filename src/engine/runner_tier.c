@@ -14,6 +14,8 @@
 
 #define WISH_OUT -2 /* the node is being written */
 
+#define FLUSH_US 10000000 /* without a file that was written, a flush has failed */
+
 /* --- bytes --- */
 
 static bool layer_is_of(const struct runner *r, int64_t i, int group)
@@ -80,14 +82,14 @@ static void wish_add(struct runner_tier *t, int32_t node)
     t->wish_at[node] = at;
 }
 
-void runner_tier_removed(struct runner *r, int32_t node)
+void runner_tier_removed(struct runner *r, int32_t node, int32_t heir)
 {
     struct runner_tier *t = r->tier;
     if (!t)
         return;
     if (t->wish_at[node] >= 0) {
         t->wishes[t->wish_at[node]] = -1;
-        tier_count_dropped(t->tier, 1);
+        tier_count_dropped(t->tier, heir < 0);
     }
     t->wish_at[node] = -1;
 }
@@ -95,16 +97,18 @@ void runner_tier_removed(struct runner *r, int32_t node)
 /* Ring entries of nodes that are gone make room when the line is taken from; here they are packed where the ring is full. */
 static void wish_pack(struct runner_tier *t)
 {
-    int32_t n = 0;
+    int32_t n = 0, n_flush = 0;
     for (int32_t i = 0; i < t->n_wishes; i++) {
         int32_t node = t->wishes[(t->wish_first + i) % t->wish_cap];
         if (node < 0)
             continue;
+        n_flush += i < t->n_flush_wishes;
         int32_t to = (t->wish_first + n++) % t->wish_cap;
         t->wishes[to] = node;
         t->wish_at[node] = to;
     }
     t->n_wishes = n;
+    t->n_flush_wishes = n_flush;
 }
 
 void runner_tier_kept(struct runner *r, const uint8_t salt[ENGINE_SALT_BYTES], const int32_t *ids,
@@ -236,6 +240,7 @@ static void tend_writes(struct runner *r)
         }
         t->wish_first = (t->wish_first + 1) % t->wish_cap;
         t->n_wishes--;
+        t->n_flush_wishes -= t->n_flush_wishes > 0;
     }
     for (int32_t i = 0; i < r->n_ends; i++) {
         struct runner_end *e = &r->ends[i];
@@ -287,7 +292,10 @@ static bool flush_is_whole(struct runner *r)
 static void tend_done(struct runner *r, struct tier_job *job)
 {
     struct runner_tier *t = r->tier;
-    if (job->op == TIER_OP_SYNC) {
+    t->flush_until_us = clock_us() + FLUSH_US;
+    if (job->op == TIER_OP_SYNC && !(t->is_syncing && job->tag == t->flush_id)) {
+        ; /* of a flush that began again, or was given up */
+    } else if (job->op == TIER_OP_SYNC) {
         struct tier_stats s;
         tier_read_stats(t->tier, &s);
         t->is_durable =
@@ -305,24 +313,34 @@ static void tend_done(struct runner *r, struct tier_job *job)
     tier_give_back(t->tier, job);
 }
 
-static void tend_flush(struct runner *r)
+static void flush_fail(struct runner_tier *t)
+{
+    t->is_flushing = t->is_syncing = t->is_durable = false;
+    t->is_flush_over = true;
+}
+
+/* Returns the clock_us() at which it is due again; 0 = only when something came back. */
+static int64_t tend_flush(struct runner *r)
 {
     struct runner_tier *t = r->tier;
-    bool is_due = t->n_wishes > 0;
-    if (!t->is_flushing || t->is_syncing)
-        return;
+    bool is_due = t->n_flush_wishes > 0;
+    if (!t->is_flushing)
+        return 0;
     for (int32_t i = 0; i < r->n_ends; i++)
-        is_due = is_due || r->ends[i].is_due;
-    if (is_due || !tier_is_idle(t->tier, TIER_OP_WRITE))
-        return;
-    struct tier_job *job = tier_can_write(t->tier) ? tier_take(t->tier, TIER_OP_SYNC, NULL) : NULL;
-    t->is_syncing = job != NULL;
-    if (job) {
-        tier_submit(t->tier, job);
-    } else {
-        t->is_flushing = t->is_durable = false;
-        t->is_flush_over = true;
+        is_due = is_due || (r->ends[i].is_flushed && r->ends[i].is_due);
+    if (clock_us() > t->flush_until_us || !tier_can_write(t->tier)) {
+        flush_fail(t);
+        return 0;
     }
+    if (is_due || t->is_syncing || !tier_is_idle(t->tier, TIER_OP_SYNC))
+        return t->flush_until_us;
+    struct tier_job *job =
+        tier_take(t->tier, TIER_OP_SYNC, NULL); /* its turn is behind the writes */
+    BUG_ON(!job);                               /* there is one */
+    job->tag = t->flush_id;
+    t->is_syncing = true;
+    tier_submit(t->tier, job);
+    return t->flush_until_us;
 }
 
 int64_t runner_tier_tend(struct runner *r)
@@ -340,10 +358,10 @@ int64_t runner_tier_tend(struct runner *r)
     fetch_ask(r);
     int64_t due = fetch_expire(r);
     tend_writes(r);
-    tend_flush(r);
+    int64_t until = tend_flush(r);
     runner_trim(r);
     mem_guard_leave();
-    return due;
+    return due == 0 || (until != 0 && until < due) ? until : due;
 }
 
 /* --- asked from outside --- */
@@ -371,9 +389,12 @@ void runner_flush(struct runner *r)
             e->is_due = !tier_find(t->tier, rec.key, rec.salt, NULL);
     }
     tier_read_stats(t->tier, &s);
+    t->n_flush_wishes = t->n_wishes;
     t->dropped_before = s.dropped;
+    t->flush_id++;
+    t->flush_until_us = clock_us() + FLUSH_US;
     t->is_flushing = true;
-    t->is_flush_over = false;
+    t->is_syncing = t->is_flush_over = false;
 }
 
 bool runner_flush_is_over(struct runner *r, bool *is_durable)

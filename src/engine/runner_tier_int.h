@@ -33,10 +33,13 @@ struct runner_tier {
     struct tier_record last;
     int32_t last_run; /* of its ids */
     double seconds;   /* that computing all that would take */
+    bool has_waited;  /* for the index, in vain: nobody does any more */
     /* A flush. */
+    uint64_t flush_id; /* tag of its sync */
     bool is_flushing, is_syncing;
     bool is_flush_over, is_durable;
-    int64_t dropped_before;
+    int32_t n_flush_wishes;                 /* of the line, the first so many are the flush's */
+    int64_t dropped_before, flush_until_us; /* until then something must come back from the disk */
 };
 
 /* Page `page` of a group's layers, or a slot, to (is_out) or from `bytes`. Returns what follows. */

@@ -68,7 +68,7 @@ static bool flush(struct tiny_engine *t)
 {
     bool is_durable = false;
     t->engine->ops->flush(t->engine);
-    for (int i = 0; i < 20000 && !t->engine->ops->flush_is_over(t->engine, &is_durable); i++) {
+    for (int i = 0; i < 60000 && !t->engine->ops->flush_is_over(t->engine, &is_durable); i++) {
         clock_sleep_us(500);
         t->engine->ops->tend(t->engine);
     }
@@ -640,6 +640,97 @@ static void a_slow_disk_is_not_waited_for(void **state)
     tiny_engine_close(&t);
 }
 
+/* --- a disk that hangs --- */
+
+struct hang {
+    enum fio_op op;
+    const char *end;         /* of the path; NULL: any */
+    _Atomic bool is_hanging; /* a call waits ... */
+    _Atomic bool is_let_go;  /* ... for this */
+};
+
+static int hang_hook(void *arg, enum fio_op op, const char *path)
+{
+    struct hang *h = arg;
+    size_t n = strlen(path), n_end = h->end ? strlen(h->end) : 0;
+    if (op != h->op || n < n_end || strcmp(path + n - n_end, h->end ? h->end : "") != 0)
+        return 0;
+    h->is_hanging = true;
+    while (!h->is_let_go)
+        clock_sleep_us(500);
+    return 0;
+}
+
+/* What came after a flush has begun belongs to the next one, which does not end with the first. */
+static void a_second_flush_waits_for_its_own(void **state)
+{
+    struct tiny_config config = config_of(kinds[0]);
+    int32_t ids[PROMPT_MAX], other[PROMPT_MAX];
+    struct tiny_engine t;
+    struct answer a;
+    bool is_durable;
+    char space[96];
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    prompt_fill(other, PROMPT_MAX, 0, 2);
+    struct engine_request req = request(ids, 200, 4), second = request(other, 200, 4);
+    keep_one(&config, &req); /* the folder has its name */
+    space_dir(space, sizeof(space));
+    struct hang h = { .op = FIO_SYNC, .end = strrchr(space, '/') };
+    prompt_fill(ids, PROMPT_MAX, 0, 3);
+    tiny_engine_open(&t, &config);
+    fio_set_hook(hang_hook, &h);
+    answer_run(&t, &req, &a);
+    t.engine->ops->flush(t.engine);
+    for (int i = 0; i < 20000 && !h.is_hanging; i++) {
+        clock_sleep_us(200);
+        t.engine->ops->tend(t.engine);
+    }
+    assert_true(h.is_hanging);
+    answer_run(&t, &second, &a);
+    t.engine->ops->flush(t.engine);
+    assert_false(t.engine->ops->flush_is_over(t.engine, &is_durable));
+    h.is_let_go = true;
+    for (int i = 0; i < 20000 && !t.engine->ops->flush_is_over(t.engine, &is_durable); i++) {
+        clock_sleep_us(200);
+        t.engine->ops->tend(t.engine);
+    }
+    assert_true(t.engine->ops->flush_is_over(t.engine, &is_durable) && is_durable);
+    struct engine_disk_stats s;
+    t.engine->ops->disk_stats(t.engine, &s);
+    assert_int_equal(s.files, 12);
+    fio_set_hook(NULL, NULL);
+    tiny_engine_close(&t);
+}
+
+/* Neither answers nor flushes wait for it for good. */
+static void a_disk_that_hangs_is_given_up(void **state)
+{
+    struct tiny_config config = config_of(kinds[0]);
+    int32_t ids[PROMPT_MAX];
+    struct tiny_engine t;
+    struct answer a;
+    struct hang h = { .op = FIO_READ };
+    bool was_read;
+    prompt_fill(ids, PROMPT_MAX, 0, 1);
+    struct engine_request req = request(ids, 200, 4);
+    keep_one(&config, &req);
+    h.end = ".node"; /* its header, when the directory is read */
+    fio_set_hook(hang_hook, &h);
+    tiny_engine_open(&t, &config);
+    int64_t start = clock_us();
+    assert_int_equal(found(&t, &req, &was_read), 0);
+    assert_in_range(clock_us() - start, 4000000, 30000000);
+    start = clock_us();
+    assert_int_equal(found(&t, &req, &was_read), 0); /* at once */
+    assert_in_range(clock_us() - start, 0, 4000000);
+    answer_run(&t, &req, &a);
+    assert_false(flush(&t));
+    h.is_let_go = true;
+    assert_true(flush(&t));
+    fio_set_hook(NULL, NULL);
+    tiny_engine_close(&t);
+}
+
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
@@ -663,6 +754,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(a_call_that_fails_costs_no_answer, setup, teardown),
         cmocka_unit_test_setup_teardown(a_slow_disk_is_not_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_second_flush_waits_for_its_own, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_disk_that_hangs_is_given_up, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
