@@ -677,8 +677,8 @@ static void a_second_flush_waits_for_its_own(void **state)
     space_dir(space, sizeof(space));
     struct hang h = { .op = FIO_SYNC, .end = strrchr(space, '/') };
     prompt_fill(ids, PROMPT_MAX, 0, 3);
-    tiny_engine_open(&t, &config);
     fio_set_hook(hang_hook, &h);
+    tiny_engine_open(&t, &config);
     answer_run(&t, &req, &a);
     t.engine->ops->flush(t.engine);
     for (int i = 0; i < 20000 && !h.is_hanging; i++) {
@@ -698,8 +698,8 @@ static void a_second_flush_waits_for_its_own(void **state)
     struct engine_disk_stats s;
     t.engine->ops->disk_stats(t.engine, &s);
     assert_int_equal(s.files, 12);
-    fio_set_hook(NULL, NULL);
     tiny_engine_close(&t);
+    fio_set_hook(NULL, NULL);
 }
 
 /* Neither answers nor flushes wait for it for good. */
@@ -727,8 +727,8 @@ static void a_disk_that_hangs_is_given_up(void **state)
     assert_false(flush(&t));
     h.is_let_go = true;
     assert_true(flush(&t));
-    fio_set_hook(NULL, NULL);
     tiny_engine_close(&t);
+    fio_set_hook(NULL, NULL);
 }
 
 const char *__tsan_default_options(void);
