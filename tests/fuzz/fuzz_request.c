@@ -27,6 +27,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     model.tokenizer = t;
     model.chat_template = tmpl;
     split_style_init(&model.style, "<tool_call><think>", t);
+    ctx.grammars = grammars_new(&model, (int64_t)64 << 20);
     server_sampling_unset(&model.sampling);
     server_sampling_unset(&config.sampling);
     config.state_dir = "/nowhere"; /* not looked at: responses count as kept */
@@ -51,6 +52,16 @@ static void check_error(const struct api_error *e)
     buf_release(&out);
 }
 
+/* Something fits where the answer begins. */
+static void check_grammar(struct grammar *g)
+{
+    struct grammar_state *s;
+    uint32_t mask[(BYTE_VOCAB_SIZE + 31) / 32];
+    BUG_ON(grammar_state_new(g, &s, NULL) != ERR_OK);
+    BUG_ON(grammar_mask(s, mask, NULL) == 0 && !grammar_is_complete(s));
+    grammar_state_free(s);
+}
+
 static void check_generation(const struct prepared *p)
 {
     BUG_ON(p->n_choices < 1 || p->n_choices > p->max_choices);
@@ -60,6 +71,8 @@ static void check_generation(const struct prepared *p)
     for (int32_t i = 0; i < p->n_choices; i++) {
         const struct engine_request *r = &p->requests[i]->engine;
         bool is_empty = r->max_tokens == 0;
+        if (r->grammar && i == 0)
+            check_grammar(r->grammar);
         BUG_ON(r->n_prompt < 1 || r->n_prompt + !is_empty > model.engine->info.n_ctx);
         BUG_ON(is_empty && !r->prompt_scores && r->signal.n_bins == 0 && !r->hidden);
         BUG_ON(r->signal.n_bins > ENGINE_SIGNAL_BINS_MAX || (r->signal.bins && !is_empty));
