@@ -48,13 +48,31 @@ static bool tags_trigger(struct build *b, struct grammar_bytes *out, const struc
     return true;
 }
 
+/* What stands between beginning and end: a rule, which tags that name it by `same` share. */
+static const struct expr *tags_inside(struct build *b, const struct json *v, size_t i,
+                                      const struct expr **inside)
+{
+    const struct json *same = json_get(v, "same"), *schema = json_get(v, "schema");
+    const struct json *elements = json_get(v, "elements");
+    int64_t at;
+    if (same && (json_to_int(same, "same", 0, (int64_t)i - 1, &at, NULL) || !inside[at]))
+        return build_fail(b, ERR_INVALID, "structures[%zu].same: names no earlier one", i);
+    if (same)
+        return inside[i] = inside[at];
+    int32_t rule = build_new_rule(b, "a tag");
+    inside[i] = expr_rule(b, rule);
+    build_set_rule(b, rule, elements ? elements_read(b, elements) : json_schema_read(b, schema));
+    if (!b->code)
+        b->rules[rule].is_called = true;
+    return inside[i];
+}
+
 static void tags_one(struct build *b, const struct json *v, size_t i, struct expr *e,
-                     struct expr_tag *tag)
+                     struct expr_tag *tag, const struct expr **inside)
 {
     const struct json *begin = json_get_set(v, "begin"), *end = json_get_set(v, "end");
-    const struct json *schema = json_get(v, "schema"), *elements = json_get(v, "elements");
     if (!json_is(begin, JSON_TYPE_STRING) || !json_is(end, JSON_TYPE_STRING) ||
-        (!schema && !elements)) {
+        (!json_get(v, "schema") && !json_get(v, "elements") && !json_get(v, "same"))) {
         build_fail(b, ERR_INVALID, "structures[%zu]: needs begin, schema and end", i);
         return;
     }
@@ -66,8 +84,7 @@ static void tags_one(struct build *b, const struct json *v, size_t i, struct exp
             tag->trigger = k;
     if (tag->trigger < 0)
         build_fail(b, ERR_INVALID, "structures[%zu].begin: begins with no trigger", i);
-    tag->rest = expr_seq2(b, elements ? elements_read(b, elements) : json_schema_read(b, schema),
-                          expr_bytes(b, after.data, after.len));
+    tag->rest = expr_seq2(b, tags_inside(b, v, i, inside), expr_bytes(b, after.data, after.len));
 }
 
 const struct expr *tags_read(struct build *b, const struct json *v)
@@ -81,6 +98,7 @@ const struct expr *tags_read(struct build *b, const struct json *v)
     struct expr *e = build_alloc(b, sizeof(*e));
     struct grammar_bytes *triggers = build_alloc(b, marks->n * sizeof(*triggers));
     struct expr_tag *tags = build_alloc(b, list->n * sizeof(*tags));
+    const struct expr **inside = build_alloc(b, list->n * sizeof(*inside));
     *e = (struct expr){ .kind = EXPR_TAGS, .n = (int32_t)list->n, .size = 1000 };
     e->triggers = triggers;
     e->tags = tags;
@@ -89,6 +107,6 @@ const struct expr *tags_read(struct build *b, const struct json *v)
         if (!tags_trigger(b, &triggers[i], &marks->items[i], i))
             return expr_none();
     for (size_t i = 0; i < list->n && !b->code; i++)
-        tags_one(b, &list->items[i], i, e, &tags[i]);
+        tags_one(b, &list->items[i], i, e, &tags[i], inside);
     return b->code ? expr_none() : e;
 }

@@ -195,7 +195,7 @@ enum err_code grammars_get(struct grammars *x, const struct grammar_source *sour
                            struct grammar **out, struct buf *notes, struct err *err)
 {
     struct buf key, told;
-    struct grammar_vocab *vocab;
+    struct grammar_vocab *vocab = NULL;
     int64_t start_us = clock_us();
     buf_init(&key, MEM_CAT_SERVER, 2 * (size_t)GRAMMAR_SOURCE_BYTES);
     buf_init(&told, MEM_CAT_SERVER, GRAMMARS_NOTES);

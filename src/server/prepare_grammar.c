@@ -357,6 +357,8 @@ static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list 
 struct grammar_tags {
     struct prepare_generation *g;
     struct json_writer w;
+    int n;     /* structures that are written */
+    int first; /* of the tool's, the one with its arguments as JSON; -1 = none yet */
 };
 
 /* The calls of one tool: in the style's own way (way < 0), or as JSON by itself. False: there are no more ways. trigger_only: what a
@@ -380,11 +382,17 @@ static bool grammar_tag(struct grammar_tags *t, const struct tool *tool, int way
         grammar_write_text(t->g, &t->w, "begin", text);
         struct split_element x;
         bool has_elements = way < 0 && split_style_elements(style, &x);
-        json_key(&t->w, has_elements ? "elements" : "schema");
+        if (has_elements || t->first < 0)
+            json_key(&t->w, has_elements ? "elements" : "schema");
         if (has_elements)
             grammar_write_elements(t->g, tool, !tool->is_strict, &x, &t->w);
+        else if (t->first >= 0)
+            json_field_int(&t->w, "same", t->first);
         else
             grammar_write_arguments(tool, !tool->is_strict, &t->w);
+        if (!has_elements && t->first < 0)
+            t->first = t->n;
+        t->n++;
         grammar_write_text(t->g, &t->w, "end", end);
         json_end_object(&t->w);
     }
@@ -413,6 +421,7 @@ static void grammar_write_tags(struct grammar_tags *t, bool is_spelled)
     json_end_array(&t->w);
     json_field_array(&t->w, "structures");
     for (size_t i = 0; i < tools->n; i++) {
+        t->first = -1;
         if (split_style_is_marked(style))
             grammar_tag(t, &tools->tools[i], -1, false);
         for (int way = 0; is_spelled && grammar_tag(t, &tools->tools[i], way, false); way++)

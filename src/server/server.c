@@ -299,9 +299,9 @@ static void server_free(struct server *s)
 {
     struct event *events[] = { s->wake_event, s->retry_timer, s->drain_timer, s->watch_timer,
                                s->alive_timer };
+    worker_pool_free(s->workers); /* before the engine goes: they read what it is */
     if (s->sched)
         sched_stop(s->sched);
-    worker_pool_free(s->workers);
     grammars_free(s->grammars);
     store_free(s->store);
     journal_free(s->journal);

@@ -218,6 +218,14 @@ def test_markers_that_are_control_tokens():
         check(c["function"]["arguments"], BY_NAME["note"])
 
 
+def test_many_strict_tools(server):
+    """Each call may be written in four ways: 64 tools are compiled in a fraction of a second."""
+    many = [{"type": "function", "function": {**TOOLS[i % 2]["function"], "name": f"tool_{i}", "strict": True}} for i in range(64)]
+    text = '<tool_call>\n{"name": "tool_63", "arguments": {"text": "a", "tags": []}}\n</tool_call>'
+    r = server.post(CHAT, say(text, tools=many))[1]["choices"][0]
+    assert [c["function"]["name"] for c in r["message"]["tool_calls"]] == ["tool_63"]
+
+
 def test_choices_and_prompts_share_one_grammar(server):
     r = server.post(TEXT, {"prompt": ["!say one", "!say two"], "n": 2, "guided_choice": ["one", "two", "three"], "max_tokens": 9})[1]
     assert [c["text"] for c in r["choices"]] == ["one", "one", "two", "two"]
