@@ -126,10 +126,13 @@ static bool grammar_outputs(struct prepare_generation *g, struct api_error *e)
             is_fine = !one->boolean || grammar_set(g, field, GRAMMAR_KIND_OBJECT, NULL, false, e);
         else if (strcmp(name, "disable_any_whitespace") == 0 && json_is(one, JSON_TYPE_BOOL))
             g->grammar.is_compact = one->boolean;
+        else if (strcmp(name, "any_order") == 0 && json_is(one, JSON_TYPE_BOOL))
+            g->grammar.is_any_order = one->boolean;
         else
             return api_error_set(e, 400, "unsupported_value", field,
                                  "structured_outputs: '%.60s' is none of json, json_object, regex, "
-                                 "choice, grammar, structural_tag and disable_any_whitespace",
+                                 "choice, grammar, structural_tag, disable_any_whitespace and "
+                                 "any_order",
                                  name);
         if (!is_fine)
             return false;
@@ -274,8 +277,9 @@ static struct buf *grammar_list_add(struct prepare_generation *g, struct grammar
     split_style_spell(&m->style, m->tokenizer, before, open, close, around);
     buf_add_char(around, '\0');
     split_style_spell(&m->style, m->tokenizer, after, open, close, around);
-    l->sources[l->n++] =
-        (struct grammar_source){ .kind = kind, .is_compact = g->grammar.is_compact };
+    l->sources[l->n++] = (struct grammar_source){ .kind = kind,
+                                                  .is_compact = g->grammar.is_compact,
+                                                  .is_any_order = g->grammar.is_any_order };
     return text;
 }
 

@@ -11,7 +11,7 @@ enum prepare_switch { PREPARE_UNSET, PREPARE_OFF, PREPARE_ON };
 struct prepare_grammar { /* what the answer's text must be */
     const char *field;   /* that asks for it; NULL: nothing does */
     enum grammar_kind kind;
-    bool is_compact;
+    bool is_compact, is_any_order;
     struct buf text;
 };
 

@@ -67,6 +67,14 @@ WAYS = [
 ]
 
 
+@pytest.mark.parametrize("any_order", [False, True])
+def test_order_of_properties(server, any_order):
+    status, r = server.post(CHAT, {**say('{"y": "left", "x": 3}'), "structured_outputs": {"json": POINT, "any_order": any_order}, "max_tokens": 80})
+    assert status == 200, r
+    value = json.loads(r["choices"][0]["message"]["content"])
+    assert list(value) == (["y", "x"] if any_order else ["x", "y"]), value
+
+
 @pytest.mark.parametrize("fields,check_text", WAYS)
 @pytest.mark.parametrize("text", ["Paris", '{"x": 3, "y": "left"}', "(12+(3))"])
 def test_ways_to_ask(server, fields, check_text, text):

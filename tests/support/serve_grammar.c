@@ -247,13 +247,13 @@ static void open_vocab(const char *model)
         struct tokenizer_str s = tokenizer_bytes(tokenizer, i, false);
         tokens[i] = (struct grammar_bytes){ s.data, s.len };
     }
-    int64_t start = clock_us();
+    int64_t start = clock_thread_us();
     if (grammar_vocab_new(tokens, n_vocab, &vocab, &err) != ERR_OK) {
         fprintf(stderr, "serve_grammar: %s\n", err.text);
         exit(1);
     }
     printf("{\"vocab\":%d,\"ms\":%.1f,\"bytes\":%lld}\n", n_vocab,
-           (double)(clock_us() - start) / 1000, (long long)mem_bytes(MEM_CAT_GRAMMAR));
+           (double)(clock_thread_us() - start) / 1000, (long long)mem_bytes(MEM_CAT_GRAMMAR));
     fflush(stdout);
 }
 
@@ -297,10 +297,10 @@ static void answer(const struct json *q, struct json_writer *w)
                                   .n = source ? source->len : 0,
                                   .is_compact = compact && compact->boolean,
                                   .is_any_order = any && any->boolean };
-    int64_t start = clock_us();
+    int64_t start = clock_thread_us();
     enum err_code code = grammar_compile(&src, vocab, &g, &notes, &err);
     if (!code && grammar_state_new(g, &s, &err) == ERR_OK) {
-        json_field_double(w, "ms", (double)(clock_us() - start) / 1000);
+        json_field_double(w, "ms", (double)(clock_thread_us() - start) / 1000);
         json_field_int(w, "states", grammar_n_states(g));
         json_field_str(w, "notes", notes.data);
         json_field_array(w, "accepts");
@@ -313,7 +313,7 @@ static void answer(const struct json *q, struct json_writer *w)
         grammar_state_free(s);
         grammar_unref(g);
     } else {
-        json_field_double(w, "ms", (double)(clock_us() - start) / 1000);
+        json_field_double(w, "ms", (double)(clock_thread_us() - start) / 1000);
         json_field_str(w, "error", err.text);
         json_field_str(w, "code", err_name(code));
     }
