@@ -286,7 +286,7 @@ static void gbnf_definition(struct gbnf *g)
     }
     int32_t rule = gbnf_rule(g, word, n);
     gbnf_blanks(g, false);
-    if (g->n - g->at < 3 || memcmp(g->text + g->at, "::=", 3) != 0) {
+    if (g->at + 3 > g->n || memcmp(g->text + g->at, "::=", 3) != 0) {
         gbnf_fail(g, ERR_INVALID, "::= is missing behind a rule's name");
         return;
     }

@@ -31,7 +31,8 @@ static const struct expr *regex_fail(struct regex *r, enum err_code code, const 
 static bool regex_is(const struct regex *r, const char *s)
 {
     size_t n = strlen(s);
-    return r->n - r->at >= n && memcmp(r->text + r->at, s, n) == 0;
+    /* What has failed may stand behind the end. */
+    return r->at <= r->n && r->n - r->at >= n && memcmp(r->text + r->at, s, n) == 0;
 }
 
 static bool regex_take(struct regex *r, const char *s)
