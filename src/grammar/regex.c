@@ -262,8 +262,11 @@ static void regex_escape(struct regex *r, struct regex_set *out, uint32_t *cp)
     } else if (c == 'p' || c == 'P') {
         regex_property(r, c == 'P', out);
         *cp = UINT32_MAX;
-    } else if (c == '0') {
+    } else if (c == '0') { /* octal, two digits more at most */
         *cp = 0;
+        for (int i = 0; i < 2 && r->at < r->n && r->text[r->at] >= '0' && r->text[r->at] <= '7';
+             i++)
+            *cp = *cp * 8 + (uint32_t)(r->text[r->at++] - '0');
     } else if ((c >= '1' && c <= '9') || c == 'k' || c == 'g') {
         regex_fail(r, ERR_UNSUPPORTED, "back-references cannot be enforced");
     } else if (c && strchr("bBAzZGQEXRC", c)) {
