@@ -57,7 +57,6 @@ NVCCFLAGS := -O3 -std=c++17 -lineinfo -fmad=false -Isrc -Xcompiler -fno-exceptio
 ifeq ($(CUDA),1)
 SRC := $(filter-out src/kernels/cuda/none.c,$(SRC))
 CU := $(sort $(wildcard src/kernels/cuda/*.cu))
-CFLAGS += -isystem $(CUDA_HOME)/include
 LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 else
 SRC := $(filter-out $(filter-out src/kernels/cuda/none.c,$(wildcard src/kernels/cuda/*.c)),$(SRC))
@@ -68,6 +67,7 @@ LIB := $(B)/libplumb-all.a
 
 # Instruction sets follow the file-name suffix and nothing else is built above the baseline. A file's dispatch test (cpu.c) asks
 # for every flag that it is compiled with here.
+$(B)/src/kernels/cuda/%.o: CFLAGS += $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include)
 $(B)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 $(B)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 $(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni

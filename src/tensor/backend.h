@@ -157,6 +157,9 @@ struct backend_ops {
     void (*upload)(struct backend *be, void *dst, const void *host, size_t bytes);
     void (*download)(struct backend *be, void *host, const void *src, size_t bytes);
     enum err_code (*wait)(struct backend *be, struct err *err);
+    /* Host memory that download is fast to, not zeroed; NULL: no memory. Both NULL: any memory does. */
+    void *(*host_alloc)(struct backend *be, size_t bytes);
+    void (*host_free)(struct backend *be, void *p);
     void (*close)(struct backend *be);
 
     /* --- weights: load time --- */
@@ -256,6 +259,11 @@ struct backend_ops {
      * are gathered in between (the vocabulary head), ask before and begin again with the new count. */
     void (*begin)(struct backend *be, int n_rows);
     void (*failed)(struct backend *be, uint8_t *flags);
+
+    /* --- sampling, where the logits are: NULL means that they are downloaded and looked at on the host --- */
+    /* best[i] = the lowest column of the greatest value of row i (0 and -0 are equal), -1 where one is not finite. The array is filled
+     * by the next failed or wait.   best [x.rows] host memory */
+    void (*best)(struct backend *be, struct tensor x, int32_t *best);
 
     /* --- sampling, on host memory: NULL means that the sampler's own code, which gives the same bits, is used --- */
     /* y[i] = dmath_expf((x[i] - max) / t).   y, x [n] */

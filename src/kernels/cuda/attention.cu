@@ -2,13 +2,21 @@
  * them one after the other. Warps take a page each for the scores, then columns of V each. */
 #include "kernels/cuda/attention.cuh"
 
-#define WARPS 4
-#define PITCH (CU_PAGE + 4)
+#define WARPS    4
+#define PITCH    (CU_PAGE + 4)
+#define COMBINED 16 /* splits that are loaded together */
 
 struct scores {
     float s[WARPS][CU_SLOTS][PITCH];
     float max[WARPS][CU_SLOTS];
 };
+
+/* Shared memory for scores, in whose place the results come. */
+static __host__ __device__ __forceinline__ size_t scratch_bytes(int pad_dim)
+{
+    size_t results = (size_t)CU_SLOTS * (size_t)pad_dim * sizeof(float);
+    return results > sizeof(scores) ? results : sizeof(scores);
+}
 
 /* Four steps of 16 columns of an A operand, rows g and g + 8 of a [16][pitch] array in the lanes' order. */
 static __device__ __forceinline__ void load_a(uint32_t a[4][4], const uint16_t *at, int pitch,
@@ -25,37 +33,43 @@ static __device__ __forceinline__ void load_a(uint32_t a[4][4], const uint16_t *
 }
 
 /* Scores of the 16 slots with the 64 positions of a page. */
-template <bool IS_BF16>
+template <bool IS_BF16, bool HAS_CAP>
 static __device__ void page_scores(const cu_attention &p, const uint16_t *sq, const uint16_t *k,
-                                   int key0, int pos_g, int pos_h, scores *sc, int warp, int lane)
+                                   int key0, int pos_g, int pos_h, bool has_upper, scores *sc,
+                                   int warp, int lane)
 {
     int g = lane / 4, q = lane % 4, units = p.kv.pad_dim / CU_UNIT;
     float c[8][4] = {};
     for (int v = 0; v < units; v++) {
         uint32_t a[4][4];
         load_a(a, sq + v * CU_UNIT, p.kv.pad_dim, g, q);
+        uint4 x[8], y[8];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const uint4 *at =
                 (const uint4 *)(k + (int64_t)(n * 8 + g) * p.kv.pad_dim + v * CU_UNIT + q * 16);
-            uint4 x = __ldcg(at), y = __ldcg(at + 1);
-            cu_mma<IS_BF16>(c[n], a[0], x.x, x.y);
-            cu_mma<IS_BF16>(c[n], a[1], x.z, x.w);
-            cu_mma<IS_BF16>(c[n], a[2], y.x, y.y);
-            cu_mma<IS_BF16>(c[n], a[3], y.z, y.w);
+            x[n] = __ldcg(at), y[n] = __ldcg(at + 1);
         }
+        products<IS_BF16, 8>(c, a, x, y);
     }
     float mg = -INFINITY, mh = -INFINITY;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         int key = key0 + n * 8 + 2 * q;
-        float s0 = score_of(p, c[n][0], pos_g, key), s1 = score_of(p, c[n][1], pos_g, key + 1);
-        float s2 = score_of(p, c[n][2], pos_h, key), s3 = score_of(p, c[n][3], pos_h, key + 1);
+        float s0 = score_of<HAS_CAP>(p, c[n][0], pos_g, key);
+        float s1 = score_of<HAS_CAP>(p, c[n][1], pos_g, key + 1);
         mg = fmaxf(mg, fmaxf(s0, s1));
-        mh = fmaxf(mh, fmaxf(s2, s3));
         *(float2 *)&sc->s[warp][g][n * 8 + 2 * q] = make_float2(s0, s1);
-        *(float2 *)&sc->s[warp][g + 8][n * 8 + 2 * q] = make_float2(s2, s3);
     }
+    if (has_upper)
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            int key = key0 + n * 8 + 2 * q;
+            float s0 = score_of<HAS_CAP>(p, c[n][2], pos_h, key);
+            float s1 = score_of<HAS_CAP>(p, c[n][3], pos_h, key + 1);
+            mh = fmaxf(mh, fmaxf(s0, s1));
+            *(float2 *)&sc->s[warp][g + 8][n * 8 + 2 * q] = make_float2(s0, s1);
+        }
     for (int w = 1; w < 4; w *= 2) {
         mg = fmaxf(mg, __shfl_xor_sync(0xFFFFFFFFu, mg, w));
         mh = fmaxf(mh, __shfl_xor_sync(0xFFFFFFFFu, mh, w));
@@ -87,7 +101,7 @@ template <int NT> static __device__ __forceinline__ void state_clear(state<NT> &
 /* One block onto the state. v: the page's V; the warp's columns begin at column0. */
 template <bool IS_BF16, int NT>
 static __device__ void add_page(state<NT> &st, const scores *sc, int page, const uint16_t *v,
-                                int column0, int lane)
+                                int column0, bool has_upper, int lane)
 {
     const uint32_t one = IS_BF16 ? 0x3F803F80u : 0x3C003C00u;
     int g = lane / 4, q = lane % 4;
@@ -103,24 +117,29 @@ static __device__ void add_page(state<NT> &st, const scores *sc, int page, const
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *s = &sc->s[page][g + i % 2 * 8][j * 16 + i / 2 * 8 + 2 * q];
-            float2 x = *(const float2 *)s;
-            float base = i % 2 ? base1 : base0;
-            a[j][i] = cu_pack2<IS_BF16>(weight_of(x.x, base), weight_of(x.y, base));
+        for (int i = 0; i < 4; i += 2) {
+            float2 x = *(const float2 *)&sc->s[page][g][j * 16 + i / 2 * 8 + 2 * q];
+            a[j][i] = cu_pack2<IS_BF16>(p_of<IS_BF16>(x.x, base0), p_of<IS_BF16>(x.y, base0));
+            a[j][i + 1] = 0;
         }
+    if (has_upper)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 1; i < 4; i += 2) {
+                float2 x = *(const float2 *)&sc->s[page][g + 8][j * 16 + i / 2 * 8 + 2 * q];
+                a[j][i] = cu_pack2<IS_BF16>(p_of<IS_BF16>(x.x, base1), p_of<IS_BF16>(x.y, base1));
+            }
 #pragma unroll
     for (int j = 0; j < 4; j++)
         cu_mma<IS_BF16>(st.l, a[j], one, one);
+    uint4 x[NT], y[NT];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         const uint4 *at = (const uint4 *)(v + (int64_t)(column0 + n * 8 + g) * CU_PAGE + q * 16);
-        uint4 x = __ldcg(at), y = __ldcg(at + 1);
-        cu_mma<IS_BF16>(st.o[n], a[0], x.x, x.y);
-        cu_mma<IS_BF16>(st.o[n], a[1], x.z, x.w);
-        cu_mma<IS_BF16>(st.o[n], a[2], y.x, y.y);
-        cu_mma<IS_BF16>(st.o[n], a[3], y.z, y.w);
+        x[n] = __ldcg(at), y[n] = __ldcg(at + 1);
     }
+    products<IS_BF16, NT>(st.o, a, x, y);
 }
 
 /* A split's state onto the total. */
@@ -167,129 +186,152 @@ static __device__ void store_partial(const cu_attention &p, const state<NT> &st,
     }
 }
 
-/* One value of the result; false: it is not finite. */
-static __device__ __forceinline__ bool store_one(const cu_attention &p, int row, int head, int d,
-                                                 float v)
-{
-    bool ok = isfinite(v);
-    if (d < p.kv.head_dim)
-        p.out.data[(int64_t)row * p.out.stride + head * p.kv.head_dim + d] = ok ? v : 0;
-    return ok || d >= p.kv.head_dim;
-}
-
+/* The result of the warp's columns to shared memory, [16][pad_dim]. */
 template <int NT>
-static __device__ void store_total(const cu_attention &p, const state<NT> &st, const slot at[2],
-                                   int column0, int lane)
+static __device__ __forceinline__ void put_total(const state<NT> &st, float *o, int pad_dim,
+                                                 int column0, int lane)
 {
+#pragma unroll
     for (int i = 0; i < 2; i++) {
-        if (at[i].row < 0)
-            continue;
         float inv = 1.0f / st.l[2 * i];
-        bool ok = true;
+        float *to = o + (lane / 4 + 8 * i) * pad_dim + column0 + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < NT; n++)
-            for (int k = 0; k < 2; k++)
-                ok = store_one(p, at[i].row, at[i].head, column0 + n * 8 + lane % 4 * 2 + k,
-                               st.o[n][2 * i + k] * inv) &&
-                     ok;
-        if (!ok)
-            p.flags[at[i].row] = 1;
+            *(float2 *)(to + n * 8) = make_float2(st.o[n][2 * i] * inv, st.o[n][2 * i + 1] * inv);
     }
 }
 
-template <bool IS_BF16, int NT>
+template <bool IS_BF16, int NT, bool HAS_CAP>
 static __global__ void __launch_bounds__(WARPS *CU_WARP) k_attention(cu_attention p)
 {
     extern __shared__ __align__(16) uint8_t smem[];
     scores *sc = (scores *)smem;
-    uint16_t *sq = (uint16_t *)(smem + sizeof(scores));
+    uint16_t *sq = (uint16_t *)(smem + scratch_bytes(p.kv.pad_dim));
     int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP, g = (int)blockIdx.y;
-    cu_wait_before();
+    cu_start_next();
     cu_tile tile = p.tiles[blockIdx.z];
     cu_seq s = p.seqs[tile.seq];
-    int per = p.n_heads / p.kv.n_kv_heads, split = (int)blockIdx.x;
-    int last_slot = min(tile.slot0 + CU_SLOTS, s.n_rows * per) - 1;
-    int page0 = first_page(p, s.pos0 + tile.slot0 / per),
-        page1 = (s.pos0 + last_slot / per) / CU_PAGE;
-    if (p.n_splits && split > page1 / WARPS)
-        return;
-    load_q<IS_BF16>(p, s, g, tile.slot0, sq, (int)threadIdx.x, WARPS * CU_WARP);
-    __syncthreads();
+    int split = (int)blockIdx.x;
+    int last_slot = min(tile.slot0 + CU_SLOTS, s.n_rows * p.per) - 1;
+    int page0 = first_page(p, s.pos0 + row_of(p, tile.slot0)),
+        page1 = (s.pos0 + row_of(p, last_slot)) / CU_PAGE;
+    bool is_in = !p.n_splits || split <= page1 / WARPS;
     slot at[2] = { slot_of(p, s, g, tile.slot0 + lane / 4),
                    slot_of(p, s, g, tile.slot0 + lane / 4 + 8) };
     int column0 = warp * NT * 8;
-    state<NT> st, total;
-    state_clear(total);
-    for (int i = 0; i < 2; i++)
-        if (p.sinks && at[i].row >= 0) {
-            total.m[i] = p.sinks[at[i].head];
-            total.l[2 * i] = total.l[2 * i + 1] = 1;
-        }
+    bool has_upper = last_slot - tile.slot0 >= 8; /* else rows g + 8 of all products are nobody's */
     int sp0 = p.n_splits ? split : page0 / WARPS, sp1 = p.n_splits ? split : page1 / WARPS;
-    for (int sp = sp0; sp <= sp1; sp++) {
-        int page = sp * WARPS + warp;
-        if (page >= page0 && page <= page1)
-            page_scores<IS_BF16>(p, sq, kv_page(p.kv, p.pages[s.pages + page], g), page * CU_PAGE,
-                                 at[0].pos, at[1].pos, sc, warp, lane);
+    if (!p.is_small && is_in && lane == 0 && sp0 * WARPS + warp >= page0 &&
+        sp0 * WARPS + warp <= page1)
+        fetch_page(kv_page(p.kv, p.pages[s.pages + sp0 * WARPS + warp], g), 2 * kv_part(p.kv));
+    /* A first pass before the kernel that makes q, k and v has ended: its results are thrown away, but the pages of earlier steps and these
+     * instructions, which take longer to come than to run, are near then. */
+    for (int pass = p.is_small && is_in ? 0 : 1; pass < 2; pass++) {
+        bool is_real = pass == 1;
+        if (is_real)
+            cu_wait_before();
+        if (!is_in)
+            return;
+        load_q<IS_BF16>(p, s, g, tile.slot0, sq, (int)threadIdx.x, WARPS * CU_WARP, is_real);
         __syncthreads();
-        state_clear(st);
-        for (int i = 0; i < WARPS; i++) {
-            page = sp * WARPS + i;
+        state<NT> st, total;
+        state_clear(total);
+        for (int i = 0; i < 2; i++)
+            if (p.sinks && at[i].row >= 0) {
+                total.m[i] = p.sinks[at[i].head];
+                total.l[2 * i] = total.l[2 * i + 1] = 1;
+            }
+#pragma unroll 1
+        for (int sp = sp0; sp <= (is_real ? sp1 : sp0); sp++) {
+            int page = sp * WARPS + warp;
             if (page >= page0 && page <= page1)
-                add_page<IS_BF16, NT>(st, sc, i,
-                                      kv_page(p.kv, p.pages[s.pages + page], g) + kv_part(p.kv),
-                                      column0, lane);
+                page_scores<IS_BF16, HAS_CAP>(p, sq, kv_page(p.kv, p.pages[s.pages + page], g),
+                                              page * CU_PAGE, at[0].pos, at[1].pos, has_upper, sc,
+                                              warp, lane);
+            __syncthreads();
+            state_clear(st);
+#pragma unroll 1
+            for (int i = 0; i < WARPS; i++) {
+                page = sp * WARPS + i;
+                if (page >= page0 && page <= page1)
+                    add_page<IS_BF16, NT>(st, sc, i,
+                                          kv_page(p.kv, p.pages[s.pages + page], g) + kv_part(p.kv),
+                                          column0, has_upper, lane);
+            }
+            if (!p.n_splits)
+                state_merge<NT>(total, st);
+            else if (is_real)
+                store_partial<NT>(p, st, at, sp, column0, lane);
+            __syncthreads();
         }
         if (p.n_splits)
-            store_partial<NT>(p, st, at, sp, column0, lane);
-        else
-            state_merge<NT>(total, st);
+            continue;
+        put_total<NT>(total, (float *)smem, p.kv.pad_dim, column0, lane);
         __syncthreads();
+        if (is_real)
+            store_slots(p, s, g, tile.slot0, (const float *)smem, (int)threadIdx.x,
+                        WARPS * CU_WARP);
     }
-    if (!p.n_splits)
-        store_total<NT>(p, total, at, column0, lane);
 }
 
 /* Merge the splits of a row and head; a thread per column. */
 static __global__ void k_combine(cu_attention p)
 {
-    cu_wait_before();
+    cu_start_next();
     int d = (int)threadIdx.x, head = (int)blockIdx.x;
     cu_tile tile = p.tiles[blockIdx.z];
     cu_seq s = p.seqs[tile.seq];
-    int per = p.n_heads / p.kv.n_kv_heads;
-    int t = tile.slot0 / per + (int)blockIdx.y; /* one of the rows that the tile has a slot of */
-    int slot0 = t * per + head % per;
+    int t =
+        row_of(p, tile.slot0) + (int)blockIdx.y; /* one of the rows that the tile has a slot of */
+    int slot0 = t * p.per + head % p.per;
+    cu_wait_before();
     if (t >= s.n_rows || slot0 < tile.slot0 || slot0 >= tile.slot0 + CU_SLOTS)
         return;
-    int row = s.row0 + t, pos = s.pos0 + t;
+    int row = s.row0 + t, pos = s.pos0 + t, end = pos / CU_SPLIT + 1;
     float M = -INFINITY, L = 0, O = 0;
     if (p.sinks) {
         M = p.sinks[head];
         L = 1;
     }
-    for (int sp = first_page(p, pos) / WARPS; sp <= pos / CU_SPLIT; sp++) {
-        const float *from = p.partial + partial_at(p, row, head, sp);
-        float m = from[0], a, b;
-        merge_factors(M, m, a, b);
-        L = fmaf(from[1], b, L * a);
-        O = fmaf(from[4 + d], b, O * a);
+    for (int sp = first_page(p, pos) / WARPS; sp < end; sp += COMBINED) {
+        float m[COMBINED], l[COMBINED], o[COMBINED];
+#pragma unroll
+        for (int i = 0; i < COMBINED; i++) {
+            const float *from = p.partial + partial_at(p, row, head, sp + i < end ? sp + i : sp);
+            m[i] = from[0];
+            l[i] = from[1];
+            o[i] = from[4 + d];
+        }
+#pragma unroll
+        for (int i = 0; i < COMBINED; i++) {
+            float a, b;
+            if (sp + i >= end)
+                break;
+            merge_factors(M, m[i], a, b);
+            L = fmaf(l[i], b, L * a);
+            O = fmaf(o[i], b, O * a);
+        }
     }
-    if (!store_one(p, row, head, d, O * (1.0f / L)))
+    float v = O * (1.0f / L);
+    bool ok = store_one(p, row, head, d, v);
+    if (!ok)
         p.flags[row] = 1;
+    if (p.to_bf16.out && d < p.kv.head_dim)
+        cu_put_bf16(p.to_bf16, row, head * p.kv.head_dim + d, ok ? v : 0);
 }
 
 template <bool IS_BF16, int NT> static int narrow(const cu_attention *p, cu_stream s)
 {
-    size_t smem = sizeof(scores) + (size_t)CU_SLOTS * p->kv.pad_dim * 2;
+    void (*kernel)(cu_attention) =
+        p->softcap > 0 ? k_attention<IS_BF16, NT, true> : k_attention<IS_BF16, NT, false>;
+    size_t smem = scratch_bytes(p->kv.pad_dim) + (size_t)CU_SLOTS * p->kv.pad_dim * 2;
     int splits = p->n_splits ? p->n_splits : 1;
-    int e = cu_launch_big(k_attention<IS_BF16, NT>,
+    int e = cu_launch_big(kernel,
                           dim3((unsigned)splits, (unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
                           dim3(WARPS * CU_WARP), smem, s, *p);
     if (e || !p->n_splits)
         return e;
-    int per = p->n_heads / p->kv.n_kv_heads;
-    unsigned rows = (unsigned)((CU_SLOTS + per - 1) / per + (CU_SLOTS % per != 0));
+    unsigned rows = (unsigned)((CU_SLOTS + p->per - 1) / p->per + (CU_SLOTS % p->per != 0));
     return cu_launch(k_combine, dim3((unsigned)p->n_heads, rows, (unsigned)p->n_tiles),
                      dim3((unsigned)p->kv.pad_dim), 0, s, *p);
 }
@@ -408,8 +450,11 @@ template <bool IS_BF16> static __global__ void k_attention_plain(cu_attention p)
                 }
                 int j = n * 8 + 2 * q;
                 if (g == 0) {
-                    sh.s[j] = score_of(p, c[0], at.pos, page * CU_PAGE + j);
-                    sh.s[j + 1] = score_of(p, c[1], at.pos, page * CU_PAGE + j + 1);
+                    for (int i = 0; i < 2; i++) {
+                        int key = page * CU_PAGE + j + i;
+                        sh.s[j + i] = p.softcap > 0 ? score_of<true>(p, c[i], at.pos, key)
+                                                    : score_of<false>(p, c[i], at.pos, key);
+                    }
                 }
             }
             __syncwarp();

@@ -40,18 +40,33 @@ static __device__ __forceinline__ int64_t kv_v_at(const cu_kv &kv, int j, int d)
     return kv_part(kv) + (int64_t)d * CU_PAGE + cu_lane_order(j);
 }
 
+/* Bring K and V of a page near: what earlier steps have stored is there before the kernels before this one have ended. */
+static __device__ __forceinline__ void fetch_page(const uint16_t *kv, int64_t elements)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(kv), "r"((int)(2 * elements))
+                 : "memory");
+#endif
+}
+
 /* A (row, head) pair of a tile. */
 struct slot {
     int row, head; /* of the step; row -1: none */
     int pos;
 };
 
+/* The row of its sequence that slot i has; slots are few enough for the product with a rounded reciprocal. */
+static __device__ __forceinline__ int row_of(const cu_attention &p, int i)
+{
+    return p.per_magic ? (int)__umulhi((uint32_t)i, p.per_magic) : i;
+}
+
 static __device__ __forceinline__ slot slot_of(const cu_attention &p, const cu_seq &s, int g, int i)
 {
-    int per = p.n_heads / p.kv.n_kv_heads, t = i / per;
+    int t = row_of(p, i);
     if (t >= s.n_rows)
         return { -1, 0, -1 };
-    return { s.row0 + t, g * per + i % per, s.pos0 + t };
+    return { s.row0 + t, g * p.per + i - t * p.per, s.pos0 + t };
 }
 
 static __device__ __forceinline__ bool sees(const cu_attention &p, int pos, int key)
@@ -59,12 +74,24 @@ static __device__ __forceinline__ bool sees(const cu_attention &p, int pos, int 
     return key <= pos && (p.window == 0 || key > pos - p.window);
 }
 
-static __device__ __forceinline__ float score_of(const cu_attention &p, float dot, int pos, int key)
+/* Whether all slots of a warp see all of a page: positions are those of its first and last one. */
+static __device__ __forceinline__ bool is_seen(const cu_attention &p, int pos0, int pos1, int key0)
+{
+    return key0 + CU_PAGE - 1 <= pos0 && (p.window == 0 || key0 > pos1 - p.window);
+}
+
+/* Kernels are made with the cap and without: a page's scores have it 32 times, and that much code is fetched slower than it runs. */
+template <bool HAS_CAP>
+static __device__ __forceinline__ float capped(const cu_attention &p, float dot)
 {
     float s = dot * p.scale;
-    if (p.softcap > 0)
-        s = p.softcap * fmath_tanh(s / p.softcap);
-    return sees(p, pos, key) ? s : -INFINITY;
+    return HAS_CAP ? p.softcap * fmath_tanh(s / p.softcap) : s;
+}
+
+template <bool HAS_CAP>
+static __device__ __forceinline__ float score_of(const cu_attention &p, float dot, int pos, int key)
+{
+    return sees(p, pos, key) ? capped<HAS_CAP>(p, dot) : -INFINITY;
 }
 
 /* What is subtracted from scores: finite, so that what is not seen gives 0. */
@@ -76,6 +103,16 @@ static __device__ __forceinline__ float base_of(float m)
 static __device__ __forceinline__ float weight_of(float s, float base)
 {
     return cu_exp2((s - base) * LOG2E);
+}
+
+/* ... as it is rounded to the cache's type. What is denormal in f32 is 0 in f16, so that the instruction that flushes it will do. */
+template <bool IS_BF16> static __device__ __forceinline__ float p_of(float s, float base)
+{
+    float y;
+    if (IS_BF16)
+        return weight_of(s, base);
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((s - base) * LOG2E));
+    return y;
 }
 
 /* Running state of a row: its factors when another one with maximum m joins. */
@@ -93,24 +130,123 @@ static __device__ __forceinline__ int first_page(const cu_attention &p, int pos)
     return p.window && pos >= p.window ? (pos - p.window + 1) / CU_PAGE : 0;
 }
 
-/* Q of 16 slots to shared memory in the cache's type and the lanes' order. A value that is not finite fails its row and is zero. */
+/* Four columns of a slot's query, d and what follows; a value that is not finite fails the row and is zero. */
 template <bool IS_BF16>
-static __device__ void load_q(const cu_attention &p, const cu_seq &s, int g, int slot0,
-                              uint16_t *sq, int thread, int n_threads)
+static __device__ __forceinline__ void put_q(const cu_attention &p, const slot &at, int d, float4 x,
+                                             uint16_t *row, bool is_real)
 {
-    for (int i = thread; i < CU_SLOTS * p.kv.pad_dim; i += n_threads) {
-        int r = i / p.kv.pad_dim, d = i % p.kv.pad_dim;
+    uint32_t v[2] = { cu_pack2<IS_BF16>(x.x, x.y), cu_pack2<IS_BF16>(x.z, x.w) };
+    bool is_odd = false;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t odd = (cu_is_odd<IS_BF16>((uint16_t)v[i]) ? 0xFFFFu : 0) |
+                       (cu_is_odd<IS_BF16>((uint16_t)(v[i] >> 16)) ? 0xFFFF0000u : 0);
+        is_odd = is_odd || odd;
+        *(uint32_t *)(row + d / CU_UNIT * CU_UNIT + cu_lane_order(d % CU_UNIT + 2 * i)) =
+            v[i] & ~odd;
+    }
+    if (is_odd && is_real)
+        p.flags[at.row] = 1;
+}
+
+/* Q of 16 slots to shared memory in the cache's type and the lanes' order: eight threads to a slot, four columns at a time. */
+template <bool IS_BF16>
+static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_seq &s, int g,
+                                              int slot0, uint16_t *sq, int thread, int n_threads,
+                                              bool is_real)
+{
+    int dim = p.kv.head_dim, c = thread % 8 * 4;
+    bool is_whole = dim % 4 == 0 && p.q.stride % 4 == 0 && (uintptr_t)p.q.data % 16 == 0;
+#pragma unroll 1
+    for (int r = thread / 8; r < CU_SLOTS; r += n_threads / 8) {
         slot at = slot_of(p, s, g, slot0 + r);
-        uint16_t v = 0;
-        if (at.row >= 0 && d < p.kv.head_dim) {
-            v = cu_pack1<IS_BF16>(
-                p.q.data[(int64_t)at.row * p.q.stride + at.head * p.kv.head_dim + d]);
-            if (cu_is_odd<IS_BF16>(v)) {
-                p.flags[at.row] = 1;
-                v = 0;
+        const float *x = p.q.data + (int64_t)at.row * p.q.stride + at.head * dim;
+        uint16_t *row = sq + r * p.kv.pad_dim;
+        bool is_in = at.row >= 0;
+        if (is_whole) {
+#pragma unroll 4
+            for (int d = c; d < p.kv.pad_dim; d += 32) {
+                float4 v = make_float4(0, 0, 0, 0);
+                if (is_in && d < dim)
+                    v = __ldcg((const float4 *)(x + d));
+                put_q<IS_BF16>(p, at, d, v, row, is_real);
             }
+            continue;
         }
-        sq[r * p.kv.pad_dim + d / CU_UNIT * CU_UNIT + cu_lane_order(d % CU_UNIT)] = v;
+#pragma unroll 1
+        for (int d = c; d < p.kv.pad_dim; d += 32) {
+            float v[4];
+            for (int i = 0; i < 4; i++)
+                v[i] = is_in && d + i < dim ? __ldcg(x + d + i) : 0;
+            put_q<IS_BF16>(p, at, d, make_float4(v[0], v[1], v[2], v[3]), row, is_real);
+        }
+    }
+}
+
+/* Four steps of 16 columns for N accumulators: step by step, so that one chain does not wait for another. */
+template <bool IS_BF16, int N>
+static __device__ __forceinline__ void products(float c[N][4], const uint32_t a[4][4],
+                                                const uint4 x[N], const uint4 y[N])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        cu_mma<IS_BF16>(c[n], a[0], x[n].x, x[n].y);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        cu_mma<IS_BF16>(c[n], a[1], x[n].z, x[n].w);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        cu_mma<IS_BF16>(c[n], a[2], y[n].x, y[n].y);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        cu_mma<IS_BF16>(c[n], a[3], y[n].z, y[n].w);
+}
+
+/* One value of the result; false: it is not finite. */
+static __device__ __forceinline__ bool store_one(const cu_attention &p, int row, int head, int d,
+                                                 float v)
+{
+    bool ok = isfinite(v);
+    if (d < p.kv.head_dim)
+        p.out.data[(int64_t)row * p.out.stride + head * p.kv.head_dim + d] = ok ? v : 0;
+    return ok || d >= p.kv.head_dim;
+}
+
+/* The results of 16 slots, o [16][pad_dim] in shared memory, to their rows and as the product behind wants them: eight threads to a slot,
+ * four columns at a time. From registers it would be the same code for each of them, and more than all the rest. */
+static __device__ __forceinline__ void store_slots(const cu_attention &p, const cu_seq &s, int g,
+                                                   int slot0, const float *o, int thread,
+                                                   int n_threads)
+{
+    int dim = p.kv.head_dim;
+    bool is_whole = dim % 4 == 0 && p.out.stride % 4 == 0 && (uintptr_t)p.out.data % 16 == 0;
+#pragma unroll 1
+    for (int r = thread / 8; r < CU_SLOTS; r += n_threads / 8) {
+        slot at = slot_of(p, s, g, slot0 + r);
+        if (at.row < 0)
+            continue;
+        float *to = p.out.data + (int64_t)at.row * p.out.stride + at.head * dim;
+        bool is_odd = false;
+#pragma unroll 1
+        for (int d = thread % 8 * 4; d < dim; d += 32) {
+            float4 f = *(const float4 *)(o + r * p.kv.pad_dim + d);
+            float v[4] = { f.x, f.y, f.z, f.w };
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (d + i < dim && !isfinite(v[i])) {
+                    is_odd = true;
+                    v[i] = 0;
+                }
+            if (is_whole)
+                *(float4 *)(to + d) = make_float4(v[0], v[1], v[2], v[3]);
+            else
+                for (int i = 0; i < 4 && d + i < dim; i++)
+                    to[d + i] = v[i];
+            for (int i = 0; p.to_bf16.out && i < 4 && d + i < dim; i += 2)
+                cu_put_bf16x2(p.to_bf16, at.row, at.head * dim + d + i, v[i], v[i + 1]);
+        }
+        if (is_odd)
+            p.flags[at.row] = 1;
     }
 }
 

@@ -2,7 +2,8 @@
  * deep. The steps are those of attention.cuh, so a row has the bits that it has alone. Heads of up to 128 columns. */
 #include "kernels/cuda/attention.cuh"
 
-#define WARPS 8
+#define WARPS   8
+#define AT_ONCE 4 /* columns of eight whose chains run side by side */
 
 static __device__ __forceinline__ void copy_async(void *dst, const void *src)
 {
@@ -40,16 +41,6 @@ static __device__ __forceinline__ void read_run(uint4 &x, uint4 &y, const uint8_
     y = r[(run * 8 + 2 * q + 1) ^ (row & 7)];
 }
 
-template <bool IS_BF16>
-static __device__ __forceinline__ void product4(float c[4], const uint32_t a[4][4], const uint4 &x,
-                                                const uint4 &y)
-{
-    cu_mma<IS_BF16>(c, a[0], x.x, x.y);
-    cu_mma<IS_BF16>(c, a[1], x.z, x.w);
-    cu_mma<IS_BF16>(c, a[2], y.x, y.y);
-    cu_mma<IS_BF16>(c, a[3], y.z, y.w);
-}
-
 template <int DIM> struct wide_state {
     float m[2], l[4], o[DIM / 8][4];
 };
@@ -68,10 +59,10 @@ template <int DIM> static __device__ __forceinline__ void clear(wide_state<DIM> 
 }
 
 /* Scores of the warp's 16 slots with a page, capped and masked; their rows' maxima join m. */
-template <bool IS_BF16, int DIM>
+template <bool IS_BF16, int DIM, bool HAS_CAP>
 static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attention &p,
                                                  const uint16_t *sq, const uint8_t *k, int key0,
-                                                 const int pos[2], int lane)
+                                                 const int pos[2], bool is_all, int lane)
 {
     int g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -91,17 +82,27 @@ static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attenti
             a[2 * i][1] = y.x, a[2 * i][3] = y.y, a[2 * i + 1][1] = y.z, a[2 * i + 1][3] = y.w;
         }
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            uint4 x, y;
-            read_run(x, y, k, n * 8 + g, DIM / 8, v, q);
-            product4<IS_BF16>(c[n], a, x, y);
+        for (int n = 0; n < 8; n += AT_ONCE) {
+            uint4 x[AT_ONCE], y[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                read_run(x[i], y[i], k, (n + i) * 8 + g, DIM / 8, v, q);
+            products<IS_BF16, AT_ONCE>(c + n, a, x, y);
         }
     }
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            c[n][i] = score_of(p, c[n][i], pos[i / 2], key0 + n * 8 + 2 * q + i % 2);
+            c[n][i] = capped<HAS_CAP>(p, c[n][i]);
+    if (is_all)
+        return;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!sees(p, pos[i / 2], key0 + n * 8 + 2 * q + i % 2))
+                c[n][i] = -INFINITY;
 }
 
 template <bool IS_BF16, int DIM>
@@ -130,7 +131,8 @@ static __device__ __forceinline__ void add_page(wide_state<DIM> &st, float c[8][
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float *s = &c[2 * j + i / 2][i % 2 * 2];
-            a[j][i] = cu_pack2<IS_BF16>(weight_of(s[0], base[i % 2]), weight_of(s[1], base[i % 2]));
+            a[j][i] = cu_pack2<IS_BF16>(p_of<IS_BF16>(s[0], base[i % 2]),
+                                        p_of<IS_BF16>(s[1], base[i % 2]));
         }
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -139,13 +141,15 @@ static __device__ __forceinline__ void add_page(wide_state<DIM> &st, float c[8][
     for (int j = 0; j < 4; j++)
         cu_mma<IS_BF16>(st.l, a[j], one, one);
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n++) {
-        uint4 x, y;
+    for (int n = 0; n < DIM / 8; n += AT_ONCE) {
+        uint4 x[AT_ONCE], y[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            st.o[n][i] *= alpha[i / 2];
-        read_run(x, y, v, n * 8 + g, 8, 0, q);
-        product4<IS_BF16>(st.o[n], a, x, y);
+        for (int i = 0; i < AT_ONCE; i++)
+            read_run(x[i], y[i], v, (n + i) * 8 + g, 8, 0, q);
+#pragma unroll
+        for (int i = 0; i < 4 * AT_ONCE; i++)
+            st.o[n + i / 4][i % 4] *= alpha[i % 4 / 2];
+        products<IS_BF16, AT_ONCE>(st.o + n, a, x, y);
     }
 }
 
@@ -166,35 +170,7 @@ static __device__ __forceinline__ void merge(wide_state<DIM> &to, const wide_sta
             to.o[n][i] = fmaf(st.o[n][i], b[i / 2], to.o[n][i] * a[i / 2]);
 }
 
-template <int DIM>
-static __device__ void store(const cu_attention &p, const wide_state<DIM> &st, const slot at[2],
-                             int q)
-{
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (at[i].row < 0)
-            continue;
-        float inv = 1.0f / st.l[2 * i];
-        float *to = p.out.data + (int64_t)at[i].row * p.out.stride + at[i].head * p.kv.head_dim;
-        bool ok = true;
-#pragma unroll
-        for (int n = 0; n < DIM / 8; n++)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                int d = n * 8 + 2 * q + k;
-                float v = st.o[n][2 * i + k] * inv;
-                bool is_ok = isfinite(v);
-                if (d < p.kv.head_dim) {
-                    to[d] = is_ok ? v : 0;
-                    ok = ok && is_ok;
-                }
-            }
-        if (!ok)
-            p.flags[at[i].row] = 1;
-    }
-}
-
-template <bool IS_BF16, int DIM>
+template <bool IS_BF16, int DIM, bool HAS_CAP>
 static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention p)
 {
     extern __shared__ __align__(128) uint8_t smem[];
@@ -204,20 +180,19 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
     cu_wait_before();
     cu_tile tile = p.tiles[gridDim.y - 1 - blockIdx.y]; /* those with most to do first */
     cu_seq s = p.seqs[tile.seq];
-    int per = p.n_heads / p.kv.n_kv_heads;
-    int last_slot = min(tile.slot0 + WARPS * CU_SLOTS, s.n_rows * per) - 1;
-    int page0 = first_page(p, s.pos0 + tile.slot0 / per),
-        page1 = (s.pos0 + last_slot / per) / CU_PAGE;
+    int last_slot = min(tile.slot0 + WARPS * CU_SLOTS, s.n_rows * p.per) - 1;
+    int page0 = first_page(p, s.pos0 + row_of(p, tile.slot0)),
+        page1 = (s.pos0 + row_of(p, last_slot)) / CU_PAGE;
     int slot0 = tile.slot0 + warp * CU_SLOTS;
     load_page<DIM>(smem, kv_page(p.kv, p.pages[s.pages + page0], g), (int)threadIdx.x);
-    load_q<IS_BF16>(p, s, g, slot0, sq + warp * CU_SLOTS * DIM, lane, CU_WARP);
+    load_q<IS_BF16>(p, s, g, slot0, sq + warp * CU_SLOTS * DIM, lane, CU_WARP, true);
     __syncwarp();
     slot at[2] = { slot_of(p, s, g, slot0 + lane / 4), slot_of(p, s, g, slot0 + lane / 4 + 8) };
     int pos[2] = { at[0].pos, at[1].pos };
     /* The pages that some slot of the warp sees. */
-    int warp_last = min(slot0 + CU_SLOTS, s.n_rows * per) - 1;
-    int mine0 = first_page(p, s.pos0 + slot0 / per);
-    int mine1 = slot0 <= warp_last ? (s.pos0 + warp_last / per) / CU_PAGE : -1;
+    int warp_last = min(slot0 + CU_SLOTS, s.n_rows * p.per) - 1;
+    int mine0 = first_page(p, s.pos0 + row_of(p, slot0));
+    int mine1 = slot0 <= warp_last ? (s.pos0 + row_of(p, warp_last)) / CU_PAGE : -1;
     wide_state<DIM> st, total;
     clear(total);
     clear(st);
@@ -238,7 +213,10 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
         if (page >= mine0 && page <= mine1) {
             const uint8_t *k = smem + i % 2 * PAGE_BYTES;
             float c[8][4];
-            scores_of<IS_BF16, DIM>(c, p, sq + warp * CU_SLOTS * DIM, k, page * CU_PAGE, pos, lane);
+            bool is_all = is_seen(p, s.pos0 + row_of(p, slot0), s.pos0 + row_of(p, warp_last),
+                                  page * CU_PAGE);
+            scores_of<IS_BF16, DIM, HAS_CAP>(c, p, sq + warp * CU_SLOTS * DIM, k, page * CU_PAGE,
+                                             pos, is_all, lane);
             add_page<IS_BF16, DIM>(st, c, k + CU_PAGE * DIM * 2, lane);
             if (page % 4 == 3 || page == mine1) {
                 merge(total, st);
@@ -247,14 +225,26 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
         }
         __syncthreads();
     }
-    store<DIM>(p, total, at, lane % 4);
+    float *o = (float *)smem + warp * CU_SLOTS * DIM; /* the pages are read */
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float inv = 1.0f / total.l[2 * i];
+        float *to = o + (lane / 4 + 8 * i) * DIM + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+            *(float2 *)(to + n * 8) =
+                make_float2(total.o[n][2 * i] * inv, total.o[n][2 * i + 1] * inv);
+    }
+    __syncwarp();
+    store_slots(p, s, g, slot0, o, lane, CU_WARP);
 }
 
 template <bool IS_BF16, int DIM> static int launch(const cu_attention *p, cu_stream s)
 {
     size_t smem = 2 * 2 * CU_PAGE * DIM * 2 + WARPS * CU_SLOTS * DIM * 2;
-    return cu_launch_big(k_wide<IS_BF16, DIM>,
-                         dim3((unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
+    void (*kernel)(cu_attention) =
+        p->softcap > 0 ? k_wide<IS_BF16, DIM, true> : k_wide<IS_BF16, DIM, false>;
+    return cu_launch_big(kernel, dim3((unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
                          dim3(WARPS * CU_WARP), smem, s, *p);
 }
 

@@ -53,8 +53,8 @@ void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct er
 {
     void *p = NULL;
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
-    if (e == cudaSuccess)
-        e = cudaMemset(p, 0, bytes);
+    if (e == cudaSuccess) /* in the stream's order, as everything that touches the memory */
+        e = cudaMemsetAsync(p, 0, bytes, (cudaStream_t)st->stream);
     if (e == cudaSuccess) {
         st->bytes += (int64_t)bytes;
         return p;
@@ -86,12 +86,19 @@ enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *e
 {
     if (in <= st->xq_in)
         return ERR_OK;
-    uint16_t *xq = cuda_take(st, xq_bytes(in), "activations", err);
-    if (!xq)
+    size_t bytes = xq_bytes(in);
+    uint16_t *xq[2] = { cuda_take(st, bytes, "activations", err), NULL };
+    if (xq[0])
+        xq[1] = cuda_take(st, bytes, "activations", err);
+    if (!xq[1]) {
+        cuda_give(st, xq[0], bytes);
         return ERR_NOMEM;
+    }
     cuda_sync(st);
-    cuda_give(st, st->xq, xq_bytes(st->xq_in));
-    st->xq = xq;
+    for (int i = 0; i < 2; i++) {
+        cuda_give(st, st->xq[i], xq_bytes(st->xq_in));
+        st->xq[i] = xq[i];
+    }
     st->xq_in = in;
     return ERR_OK;
 }
@@ -107,28 +114,84 @@ static void cuda_free(struct backend *be, enum mem_cat cat, void *p, size_t byte
     cuda_give(cuda_of(be), p, bytes);
 }
 
+/* In the stream and to its end: a copy that is none of the stream's may go on after cudaMemcpy has returned, and lands on what the stream's
+ * kernels have written meanwhile (small ones from memory that is not pinned; seen where another process kept the GPU busy). */
+int cuda_transfer(struct cuda_state *st, void *dst, const void *src, size_t bytes, int kind)
+{
+    cudaStream_t s = (cudaStream_t)st->stream;
+    int e = (int)cudaMemcpyAsync(dst, src, bytes, (enum cudaMemcpyKind)kind, s);
+    return e ? e : (int)cudaStreamSynchronize(s);
+}
+
 static void cuda_upload(struct backend *be, void *dst, const void *host, size_t bytes)
 {
     struct cuda_state *st = cuda_of(be);
     cuda_sync(st);
-    cuda_fault(st, "upload", (int)cudaMemcpy(dst, host, bytes, cudaMemcpyHostToDevice));
+    cuda_fault(st, "upload", cuda_transfer(st, dst, host, bytes, cudaMemcpyHostToDevice));
 }
 
 static void cuda_download(struct backend *be, void *host, const void *src, size_t bytes)
 {
     struct cuda_state *st = cuda_of(be);
     cuda_sync(st);
-    cuda_fault(st, "download", (int)cudaMemcpy(host, src, bytes, cudaMemcpyDeviceToHost));
+    cuda_fault(st, "download", cuda_transfer(st, host, src, bytes, cudaMemcpyDeviceToHost));
+}
+
+/* The rows' best columns, on their way beside the flags. */
+static void fetch_best(struct cuda_state *st)
+{
+    if (st->best_to)
+        cuda_fault(st, "best",
+                   (int)cudaMemcpyAsync(st->host_best, st->best,
+                                        (size_t)st->n_best * sizeof(*st->best),
+                                        cudaMemcpyDeviceToHost, (cudaStream_t)st->stream));
+}
+
+static void give_best(struct cuda_state *st)
+{
+    if (st->best_to)
+        memcpy(st->best_to, st->host_best, (size_t)st->n_best * sizeof(*st->best));
+    st->best_to = NULL;
+}
+
+static void cuda_best(struct backend *be, struct tensor x, int32_t *best)
+{
+    struct cuda_state *st = cuda_of(be);
+    struct cu_best c;
+    BUG_ON(st->best_to != NULL); /* one at a time */
+    memset(&c, 0, sizeof(c));
+    c.x = (struct cu_tensor){ x.data, x.stride, (int)x.rows, (int)x.cols };
+    c.best = st->best;
+    cuda_add(st, CUDA_OP_BEST, &c, sizeof(c));
+    st->best_to = best;
+    st->n_best = (int)x.rows;
 }
 
 static enum err_code cuda_wait(struct backend *be, struct err *err)
 {
     struct cuda_state *st = cuda_of(be);
+    cuda_flush(st);
+    fetch_best(st);
     cuda_sync(st);
+    give_best(st);
     if (!st->has_failed)
         return ERR_OK;
     st->has_failed = false;
     return err_set(err, st->fault.code, "%s", st->fault.text);
+}
+
+static void *cuda_host_alloc(struct backend *be, size_t bytes)
+{
+    void *p = NULL;
+    if (cudaMallocHost(&p, bytes) == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();
+    return NULL;
+}
+
+static void cuda_host_free(struct backend *be, void *p)
+{
+    (void)cudaFreeHost(p);
 }
 
 static void cuda_begin(struct backend *be, int n_rows)
@@ -147,7 +210,9 @@ static void cuda_failed(struct backend *be, uint8_t *flags)
     cuda_fault(st, "row flags",
                (int)cudaMemcpyAsync(st->host_flags, st->flags, bytes, cudaMemcpyDeviceToHost,
                                     (cudaStream_t)st->stream));
+    fetch_best(st);
     cuda_sync(st);
+    give_best(st);
     for (int t = 0; t < st->n_rows; t++)
         flags[t] |= st->has_failed || st->host_flags[t];
 }
@@ -163,10 +228,12 @@ static void cuda_close(struct backend *be)
     for (int i = 0; i < CUDA_TABLES; i++)
         cuda_give(st, st->tables[i].data, st->tables[i].bytes);
     cuda_give(st, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));
-    if (st->xq)
-        cuda_give(st, st->xq, xq_bytes(st->xq_in));
+    cuda_give(st, st->best, BACKEND_ROWS_MAX * sizeof(*st->best));
+    for (int i = 0; i < 2; i++)
+        cuda_give(st, st->xq[i], xq_bytes(st->xq_in));
     cuda_give(st, st->partial, CUDA_PARTIAL);
     (void)cudaFreeHost(st->host_flags);
+    (void)cudaFreeHost(st->host_best);
     if (st->stream)
         (void)cudaStreamDestroy((cudaStream_t)st->stream);
     mem_free(MEM_CAT_BASE, (void *)be->ops);
@@ -214,6 +281,9 @@ static const struct backend_ops *cuda_table(struct cuda_state *st, struct backen
     ops->wait = cuda_wait;
     ops->close = cuda_close;
     ops->begin = cuda_begin;
+    ops->best = cuda_best;
+    ops->host_alloc = cuda_host_alloc;
+    ops->host_free = cuda_host_free;
     ops->failed = cuda_failed;
     if (host && host->ops->exp_scaled)
         ops->exp_scaled = cuda_exp_scaled;
@@ -231,13 +301,15 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
     cudaStream_t stream = NULL;
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
         cudaMallocHost((void **)&st->host_flags, BACKEND_ROWS_MAX * sizeof(*st->host_flags)) ||
+        cudaMallocHost((void **)&st->host_best, BACKEND_ROWS_MAX * sizeof(*st->host_best)) ||
         cudaDeviceGetAttribute(&st->n_sm, cudaDevAttrMultiProcessorCount, st->device))
         return err_set(err, ERR_IO, "GPU %d: %s", st->device,
                        cudaGetErrorString(cudaGetLastError()));
     st->stream = stream;
     st->flags = cuda_take(st, BACKEND_ROWS_MAX * sizeof(*st->flags), "step buffers", err);
+    st->best = cuda_take(st, BACKEND_ROWS_MAX * sizeof(*st->best), "step buffers", err);
     st->partial = cuda_take(st, CUDA_PARTIAL, "step buffers", err);
-    return st->flags && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
+    return st->flags && st->best && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
 }
 
 enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **out, struct err *err)

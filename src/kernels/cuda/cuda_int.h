@@ -1,5 +1,5 @@
-/* cuda_int.h - what the files of the CUDA backend share. backend.c: the device, memory, order. record.c: commands, graphs, host arrays.
- * ops.c: from ops to commands. pack.c: weights. */
+/* cuda_int.h - what the files of the CUDA backend share. backend.c: the device, memory, order. record.c: commands, graphs. arrays.c: host
+ * arrays that commands read. ops.c: from ops to commands. fuse.c: commands that become one. pack.c: weights. */
 #ifndef PLUMB_KERNELS_CUDA_CUDA_INT_H
 #define PLUMB_KERNELS_CUDA_CUDA_INT_H
 
@@ -12,12 +12,14 @@
 #define CUDA_ROW_CHUNK 2048
 /* Extra rows in that buffer: a block of tokens reads past the last one. */
 #define CUDA_ROW_SLACK    128
+#define CUDA_ALIGN(n)     (((n) + 15) & ~(size_t)15)
 #define CUDA_COMMANDS_MAX ((size_t)2 << 20) /* bytes */
 #define CUDA_ARENA_BYTES  ((size_t)8 << 20)
 #define CUDA_PAGES_MAX    ((size_t)4 << 20)  /* entries */
 #define CUDA_PARTIAL      ((size_t)96 << 20) /* bytes of partial sums, of products or attention */
 #define CUDA_GRAPHS       64
 #define CUDA_GRAPH_BYTES  ((size_t)512 << 10) /* of commands of a graph; longer lists have none */
+#define CUDA_FUSED        2                   /* commands that a rule of fuse.c looks at */
 #define CUDA_PLANS        4
 #define CUDA_TABLES       2
 
@@ -32,14 +34,19 @@ enum cuda_op {
     CUDA_OP_QUANTISE,
     CUDA_OP_LINEAR,
     CUDA_OP_LINEAR_WGMMA,
+    CUDA_OP_LINEAR_RING,
     CUDA_OP_LINEAR_PLAIN,
     CUDA_OP_ELEMENTWISE,
     CUDA_OP_NORM,
+    CUDA_OP_ROW_NORM,
+    CUDA_OP_GLU,
+    CUDA_OP_ROPE_STORE,
     CUDA_OP_ROPE_TABLE,
     CUDA_OP_ROPE,
     CUDA_OP_KV_STORE,
     CUDA_OP_ATTENTION,
     CUDA_OP_ATTENTION_PLAIN,
+    CUDA_OP_BEST,
     CUDA_OP_CONV,
     CUDA_OP_DELTA_GATES,
     CUDA_OP_DELTA,
@@ -51,6 +58,7 @@ struct cuda_graph {
     size_t n;      /* bytes of commands; 0 = free */
     uint8_t *cmds; /* [CUDA_GRAPH_BYTES] */
     void *exec;    /* NULL: seen once */
+    int next;      /* the one that was run after it: looked at first */
 };
 
 /* Sequences of a step as kernels read them. */
@@ -83,9 +91,11 @@ struct cuda_state {
     /* commands that are recorded and not yet run */
     uint8_t *cmds;
     size_t n_cmds;
+    size_t last[CUDA_FUSED]; /* where the last ones begin, the latest first; SIZE_MAX: none */
     struct cuda_graph graphs[CUDA_GRAPHS];
     uint8_t *graph_cmds;
     uint64_t next_age;
+    int graph_i; /* the one that was run last */
     /* host arrays of the recorded commands: pinned memory and its image on the device */
     uint8_t *arena, *dev_arena;
     size_t arena_used, arena_sent;
@@ -104,8 +114,13 @@ struct cuda_state {
     /* device memory */
     uint32_t *flags, *host_flags; /* [BACKEND_ROWS_MAX] */
     int n_rows;
-    uint16_t *xq;
-    int64_t xq_in; /* columns that it has room for */
+    int32_t *best, *host_best; /* [BACKEND_ROWS_MAX] as flags */
+    int32_t *best_to;          /* the caller's, filled when the step is waited for; NULL: none */
+    int n_best;
+    uint16_t *xq
+        [2]; /* bf16 activations of products, by turns: what a product makes may be the input of the next */
+    int xq_i;
+    int64_t xq_in; /* columns that each has room for */
     float *partial;
     float *staging; /* pinned, [CUDA_STAGING] bytes */
     int64_t bytes;  /* taken from the device, all together */
@@ -124,14 +139,22 @@ static inline struct cuda_state *cuda_of(const struct backend *be)
 
 enum err_code cuda_record_init(struct cuda_state *st, struct err *err) MUST_CHECK;
 void cuda_record_release(struct cuda_state *st);
-/* Add a command of n bytes. */
+/* Add a command of n bytes, or make it a part of those before it. */
 void cuda_add(struct cuda_state *st, enum cuda_op op, const void *params, size_t n);
+/* ... as it is. */
+void cuda_append(struct cuda_state *st, enum cuda_op op, const void *params, size_t n);
+/* The parameters of the command i before the latest, if it is this op and was not run yet; else NULL. */
+void *cuda_last(struct cuda_state *st, int i, enum cuda_op op);
+/* Take the latest n commands back, which cuda_last has given. */
+void cuda_drop(struct cuda_state *st, int n);
 /* Run what is recorded. A fault is kept for wait. */
 void cuda_flush(struct cuda_state *st);
 /* ... and wait until it is done: the arenas are empty then. */
 void cuda_sync(struct cuda_state *st);
 /* Keep a fault: what was being done, and the runtime's error. */
 void cuda_fault(struct cuda_state *st, const char *what, int error);
+/* --- arrays.c --- */
+
 /* Room for the arrays of one op: pointers that cuda_put and its like give stay good until the next call. */
 void cuda_room(struct cuda_state *st);
 /* A copy of n bytes for the commands that follow; returns its device address. *host (may be NULL): where it is here. */
@@ -146,7 +169,15 @@ const struct cuda_plan *cuda_put_seqs(struct cuda_state *st, const struct seq_vi
 /* Errors: ERR_NOMEM, with what is free. Zeroed. */
 void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct err *err);
 void cuda_give(struct cuda_state *st, void *p, size_t bytes);
+/* Copy and wait until it is done; kind is a cudaMemcpyKind. Returns the runtime's error. */
+int cuda_transfer(struct cuda_state *st, void *dst, const void *src, size_t bytes,
+                  int kind) MUST_CHECK;
 enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *err) MUST_CHECK;
+
+/* --- fuse.c --- */
+
+/* Whether the command became a part of the latest ones. */
+bool cuda_fuse(struct cuda_state *st, enum cuda_op op, const void *params);
 
 /* --- pack.c --- */
 

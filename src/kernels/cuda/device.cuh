@@ -16,12 +16,21 @@
 
 #define CU_WARP 32
 
-/* Launched beside the end of the kernel before it: nothing that that one wrote may be read before this. */
-static __device__ __forceinline__ void cu_wait_before(void)
+/* The kernel behind this one may be launched as soon as all blocks of this one are: it waits for this one's end by itself. */
+static __device__ __forceinline__ void cu_start_next(void)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Launched beside the kernels before it: nothing that they wrote may be read, and nothing that they read may be written, before this.
+ * Every kernel waits, so that the end of the one before it is the end of all before it. */
+static __device__ __forceinline__ void cu_wait_before(void)
+{
+    cu_start_next();
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
@@ -46,6 +55,17 @@ static __device__ __forceinline__ uint32_t cu_fma_bf16x2(uint32_t a, uint32_t b,
 {
     uint32_t d;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* Both halves of a times the scale in sb's low half, plus the bias in its high half: the instruction picks halves by itself. */
+static __device__ __forceinline__ uint32_t cu_scale_bf16x2(uint32_t a, uint32_t sb)
+{
+    uint32_t d;
+    asm("{.reg .b16 s, b; .reg .b32 ss, bb; mov.b32 {s, b}, %2; mov.b32 ss, {s, s}; "
+        "mov.b32 bb, {b, b}; fma.rn.bf16x2 %0, %1, ss, bb;}"
+        : "=r"(d)
+        : "r"(a), "r"(sb));
     return d;
 }
 
@@ -87,6 +107,63 @@ static __host__ __device__ __forceinline__ int cu_lane_order(int k)
     return r % 8 / 2 * 16 + j * 4 + r / 8 * 2 + r % 2;
 }
 
+static __device__ inline float cu_act_one(float v, int kind)
+{
+    switch (kind) {
+    case CU_ACT_SILU:
+        return fmath_silu(v);
+    case CU_ACT_GELU_TANH:
+        return fmath_gelu_tanh(v);
+    case CU_ACT_GELU_ERF:
+        return fmath_gelu_erf(v);
+    default:
+        return fmath_sigmoid(v);
+    }
+}
+
+static __device__ inline float cu_glu_one(float g, float u, int kind)
+{
+    return kind == CU_ACT_SWIGLU_CLAMPED ? fmath_swiglu_clamped(g, u) : cu_act_one(g, kind) * u;
+}
+
+/* Where column c of a unit stands in row t of the bf16 activations ... */
+static __device__ __forceinline__ int cu_bf16_at_column(const cu_quantise &q, int t, int c)
+{
+    return q.is_tiled ? ((c / 8) ^ (t & 7)) * 8 + c % 8 : cu_lane_order(c);
+}
+
+/* ... and column k of the row among all. */
+static __device__ __forceinline__ int64_t cu_bf16_at(const cu_quantise &q, int t, int k)
+{
+    return ((int64_t)(k / CU_UNIT) * q.pad_rows + t) * CU_UNIT +
+           cu_bf16_at_column(q, t, k % CU_UNIT);
+}
+
+/* One value to its place; what is not finite, or becomes infinite, counts as zero and fails its row. */
+static __device__ __forceinline__ void cu_put_bf16(const cu_quantise &q, int t, int k, float x)
+{
+    uint16_t v = cu_pack1<true>(x);
+    if (cu_is_odd<true>(v)) {
+        v = 0;
+        q.flags[t] = 1;
+    }
+    q.out[cu_bf16_at(q, t, k)] = v;
+}
+
+/* ... columns k (even) and k + 1. */
+static __device__ __forceinline__ void cu_put_bf16x2(const cu_quantise &q, int t, int k, float x0,
+                                                     float x1)
+{
+    uint32_t v = cu_pack2<true>(x0, x1), odd = 0;
+    if (cu_is_odd<true>((uint16_t)v))
+        odd |= 0xFFFFu;
+    if (cu_is_odd<true>((uint16_t)(v >> 16)))
+        odd |= 0xFFFF0000u;
+    if (odd)
+        q.flags[t] = 1;
+    *(uint32_t *)(q.out + cu_bf16_at(q, t, k)) = v & ~odd;
+}
+
 /* Launch beside the end of what the stream does before. */
 template <typename... P>
 static cudaError_t cu_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, cu_stream s,
@@ -110,7 +187,7 @@ template <typename... P>
 static cudaError_t cu_launch_big(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
                                  cu_stream s, const P &...args)
 {
-    if (smem > 40 * 1024) { /* the kernel has some of its own too */
+    if (smem > 8 * 1024) { /* the kernel has some of its own too */
         cudaError_t e = cudaFuncSetAttribute(
             (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
         if (e != cudaSuccess)

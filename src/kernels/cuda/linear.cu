@@ -4,8 +4,6 @@
  * one chain of k16 steps from zero, in f32 by the tensor core; y = (0 + s0 + s1 + ... + s7) * post. */
 #include "kernels/cuda/weight.cuh"
 
-#define SEG_FIRST(i, units) ((int)((int64_t)(i) * (units) / CU_SEGMENTS))
-
 /* Tile and job of a block. */
 static __device__ __forceinline__ int job_of(const cu_linear &p, int &tile)
 {
@@ -50,7 +48,7 @@ static __global__ void __launch_bounds__(256) k_gemv(cu_linear p)
     int lane = (int)threadIdx.x % CU_WARP, seg = (int)threadIdx.x / CU_WARP;
     int tile = (int)blockIdx.x, j = job_of(p, tile);
     const cu_weight &w = p.w[j];
-    int u0 = SEG_FIRST(seg, w.units), u1 = SEG_FIRST(seg + 1, w.units);
+    int u0 = CU_SEG_FIRST(seg, w.units), u1 = CU_SEG_FIRST(seg + 1, w.units);
     int64_t base = (int64_t)tile * w.units;
     cu_piece<FORMAT, GROUP> next[D];
 #pragma unroll
@@ -142,8 +140,8 @@ static __global__ void k_linear_plain(cu_linear p)
     float y[4] = {};
     for (int s = 0; s < CU_SEGMENTS; s++) {
         float acc[4] = {};
-        for (int k0 = SEG_FIRST(s, w.units) * CU_UNIT; k0 < SEG_FIRST(s + 1, w.units) * CU_UNIT;
-             k0 += 16) {
+        for (int k0 = CU_SEG_FIRST(s, w.units) * CU_UNIT;
+             k0 < CU_SEG_FIRST(s + 1, w.units) * CU_UNIT; k0 += 16) {
             uint32_t a[4], b[2];
             for (int i = 0; i < 4; i++) {
                 int r = row0 + g + i % 2 * 8, c = k0 + 2 * q + i / 2 * 8;

@@ -3,6 +3,7 @@
  * A block has 128 weight rows (two warpgroups) and N tokens. Weights go from memory to registers as fragments of A and are decoded
  * there; activations come by bulk copies into a ring of shared memory that one more warp fills. For few tokens each of the 8 segments
  * is a block of its own, whose sums go to memory and are added in order by a second kernel. */
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/weight.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -10,10 +11,9 @@
 #define STAGES      6
 /* Two warpgroups that compute and one more warp, or (all of the registers go to two sets of sums) one more warpgroup that hands its own
  * registers over. */
-#define WIDE                128 /* tokens of the latter */
-#define THREADS(n)          ((n) == WIDE ? 384 : 288)
-#define PER_SM(n)           ((n) == WIDE ? 1 : 2)
-#define SEG_FIRST(i, units) ((int)((int64_t)(i) * (units) / CU_SEGMENTS))
+#define WIDE       128 /* tokens of the latter */
+#define THREADS(n) ((n) == WIDE ? 384 : 288)
+#define PER_SM(n)  ((n) == WIDE ? 1 : 2)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAS_WGMMA 1
@@ -21,48 +21,10 @@
 #define HAS_WGMMA 0
 #endif
 
-static __device__ __forceinline__ uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void bar_init(uint64_t *bar, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(bar)), "r"(count)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void bar_wait(uint64_t *bar, int parity)
-{
-    asm volatile(
-        "{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra D; "
-        "bra W; D:}" ::"r"(shared_at(bar)),
-        "r"(parity)
-        : "memory");
-}
-
-static __device__ __forceinline__ void bar_arrive(uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(bar)) : "memory");
-}
-
-/* The barrier waits for so many bytes; they are copied. */
-static __device__ __forceinline__ void copy_in(void *dst, const void *src, int bytes, uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(bar)),
-                 "r"(bytes)
-                 : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(shared_at(dst)),
-        "l"(src), "r"(bytes), "r"(shared_at(bar))
-        : "memory");
-}
-
 /* Rows of 128 bytes in atoms of 8, swizzled. */
 static __device__ __forceinline__ uint64_t descriptor(const void *p)
 {
-    return (uint64_t)(shared_at(p) >> 4 & 0x3FFF) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+    return (uint64_t)(cu_shared_at(p) >> 4 & 0x3FFF) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
            (uint64_t)1 << 62;
 }
 
@@ -78,9 +40,10 @@ static __device__ void produce(const cu_linear &p, ring *r, uint8_t *smem, int u
     for (int u = u0, i = 0; u < u1; u++, i++) {
         int s = i % STAGES;
         if (i >= STAGES)
-            bar_wait(&r->empty[s], (i / STAGES - 1) & 1);
-        copy_in(smem + s * bytes, p.x + ((int64_t)u * p.pad_rows + t0) * CU_UNIT, bytes,
-                &r->full[s]);
+            cu_bar_wait(&r->empty[s], (i / STAGES - 1) & 1);
+        cu_bar_expect(&r->full[s], bytes);
+        cu_copy_bulk(smem + s * bytes, p.x + ((int64_t)u * p.pad_rows + t0) * CU_UNIT, bytes,
+                     &r->full[s]);
     }
 }
 
@@ -123,6 +86,21 @@ static __device__ void store(const cu_linear &p, const place &at, const float *c
 }
 
 #if HAS_WGMMA
+/* Fragments of unit u, which was loaded two units ago; unit u + 2 is loaded. They are made before the products of their unit and not beside
+ * those of the one before: that was tried, and the compiler gave them registers that the tensor cores still read. */
+template <int FORMAT, int GROUP>
+static __device__ __forceinline__ void take_unit(uint32_t a[4][4], cu_piece<FORMAT, GROUP> next[2],
+                                                 const cu_weight &w, int64_t base, int u, int end,
+                                                 int lane)
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        cu_fragment_of(next[0], k, a[k]);
+    next[0] = next[1];
+    if (u + 2 < end)
+        cu_load_piece(next[1], w.codes, w.scales, base + u + 2, lane);
+}
+
 template <int FORMAT, int GROUP, int N, bool IS_SPLIT>
 static __device__ void consume(const cu_linear &p, ring *r, const uint8_t *smem, int s0, int s1,
                                int64_t columns)
@@ -132,7 +110,7 @@ static __device__ void consume(const cu_linear &p, ring *r, const uint8_t *smem,
     const cu_weight &w = p.w[at.job];
     int tiles = (w.out + CU_TILE_ROWS - 1) / CU_TILE_ROWS;
     int64_t base = (int64_t)(at.tile < tiles ? at.tile : tiles - 1) * w.units;
-    int u = SEG_FIRST(s0, w.units), end = SEG_FIRST(s1, w.units);
+    int u = CU_SEG_FIRST(s0, w.units), end = CU_SEG_FIRST(s1, w.units);
     cu_piece<FORMAT, GROUP> next[2];
     for (int d = 0; d < 2; d++)
         if (u + d < end)
@@ -143,17 +121,12 @@ static __device__ void consume(const cu_linear &p, ring *r, const uint8_t *smem,
     for (int i = 0; i < N / 2; i++)
         acc[i] = sum[i] = 0;
     int i = 0;
+    uint32_t a[4][4];
     for (int seg = s0; seg < s1; seg++) {
-        int keep = 0, stop = SEG_FIRST(seg + 1, w.units);
+        int keep = 0, stop = CU_SEG_FIRST(seg + 1, w.units);
         for (; u < stop; u++, i++) {
-            uint32_t a[4][4];
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                cu_fragment_of(next[0], k, a[k]);
-            next[0] = next[1];
-            if (u + 2 < end)
-                cu_load_piece(next[1], w.codes, w.scales, base + u + 2, lane);
-            bar_wait(&r->full[i % STAGES], i / STAGES & 1);
+            take_unit<FORMAT, GROUP>(a, next, w, base, u, end, lane);
+            cu_bar_wait(&r->full[i % STAGES], i / STAGES & 1);
             uint64_t b = descriptor(smem + i % STAGES * (N * CU_UNIT * 2));
 #pragma unroll
             for (int k = 0; k < N / 2; k++)
@@ -169,11 +142,11 @@ static __device__ void consume(const cu_linear &p, ring *r, const uint8_t *smem,
                 asm volatile("" : "+f"(acc[k])::"memory");
             keep = 1;
             if (threadIdx.x % 128 == 0)
-                bar_arrive(&r->empty[i % STAGES]);
+                cu_bar_arrive(&r->empty[i % STAGES]);
         }
 #pragma unroll
-        for (int k = 0; k < N / 2; k++)
-            sum[k] += keep ? acc[k] : 0.0f;
+        for (int k = 0; k < N / 2; k++) /* one segment: it is added to 0 later */
+            sum[k] = IS_SPLIT ? (keep ? acc[k] : 0.0f) : sum[k] + (keep ? acc[k] : 0.0f);
     }
     if (at.tile < tiles)
         store<N, IS_SPLIT>(p, at, sum, columns, lane);
@@ -189,10 +162,10 @@ static __global__ void __launch_bounds__(THREADS(N), PER_SM(N))
     __shared__ ring r;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            bar_init(&r.full[i], 1);
-            bar_init(&r.empty[i], 2);
+            cu_bar_init(&r.full[i], 1);
+            cu_bar_init(&r.empty[i], 2);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        cu_bar_made();
     }
     __syncthreads();
     int s0 = IS_SPLIT ? (int)blockIdx.z : 0, s1 = IS_SPLIT ? s0 + 1 : CU_SEGMENTS;
@@ -205,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS(N), PER_SM(N))
             asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         cu_wait_before();
         if (threadIdx.x == 256)
-            produce<N>(p, &r, smem, SEG_FIRST(s0, p.w[0].units), SEG_FIRST(s1, p.w[0].units));
+            produce<N>(p, &r, smem, CU_SEG_FIRST(s0, p.w[0].units), CU_SEG_FIRST(s1, p.w[0].units));
     }
 #endif
 }

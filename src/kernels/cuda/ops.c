@@ -52,9 +52,10 @@ static bool is_split(const struct cuda_state *st, const struct cu_linear *c)
 
 static void add_linear(struct cuda_state *st, struct cu_linear *c)
 {
-    enum cuda_op op = st->is_plain            ? CUDA_OP_LINEAR_PLAIN
-                      : is_tiled(st, c->rows) ? CUDA_OP_LINEAR_WGMMA
-                                              : CUDA_OP_LINEAR;
+    enum cuda_op op = st->is_plain                                ? CUDA_OP_LINEAR_PLAIN
+                      : is_tiled(st, c->rows)                     ? CUDA_OP_LINEAR_WGMMA
+                      : st->arch >= 90 && c->rows <= CU_GEMV_ROWS ? CUDA_OP_LINEAR_RING
+                                                                  : CUDA_OP_LINEAR;
     if (op == CUDA_OP_LINEAR_WGMMA && is_split(st, c))
         c->partial = st->partial;
     cuda_add(st, op, c, sizeof(*c));
@@ -71,13 +72,15 @@ static void linear_chunk(struct cuda_state *st, int n, const struct tensor *y, s
     memset(&q, 0, sizeof(q));
     memset(&c, 0, sizeof(c));
     q.x = cu_of(x);
-    q.out = st->xq;
+    q.out = st->xq[st->xq_i];
+    st->xq_i ^= 1;
     q.units = w[0]->w.units;
     q.is_tiled = is_tiled(st, x.rows);
     q.pad_rows = (int)((x.rows + 7) / 8 * 8);
     q.flags = st->flags + row0;
     cuda_add(st, CUDA_OP_QUANTISE, &q, sizeof(q));
-    c.x = st->xq;
+    c.x = q.out;
+    c.n_sm = st->n_sm;
     c.rows = (int)x.rows;
     c.pad_rows = q.pad_rows;
     for (int i = 0; i < n; i++) {
@@ -383,20 +386,21 @@ static void cuda_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t d
     copy_now(cuda_of(be), kv->data + (size_t)dst * page, kv->data + (size_t)src * page, page);
 }
 
-/* The tiles of the sequences that the kernel for many rows takes, or of the others. */
+/* The tiles of the sequences that the kernel for many rows takes, or of the others; *rows: that they have together. */
 static int put_tiles(struct cuda_state *st, const struct seq_view *seqs, int n_seqs, int per,
-                     bool has_wide, bool is_wide, const struct cu_tile **dev)
+                     bool has_wide, bool is_wide, const struct cu_tile **dev, int *rows)
 {
     int slots = is_wide ? WIDE_SLOTS : CU_SLOTS, n = 0;
     struct cu_tile *host;
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1)
             *dev = cuda_put(st, NULL, (size_t)n * sizeof(*host), (void **)&host);
-        n = 0;
+        n = *rows = 0;
         for (int i = 0; i < n_seqs; i++) {
             int all = seqs[i].n_rows * per;
             if ((has_wide && all > 2 * CU_SLOTS) != is_wide)
                 continue;
+            *rows += seqs[i].n_rows;
             for (int s = 0; s < all; s += slots, n++)
                 if (pass == 1)
                     host[n] = (struct cu_tile){ i, s };
@@ -447,18 +451,23 @@ static void cuda_attention(struct backend *be, struct tensor out, struct tensor 
     c.softcap = p->softcap;
     c.window = p->window;
     c.n_heads = p->n_heads;
+    c.per = p->n_heads / kv->n_kv_heads;
+    c.per_magic =
+        c.per > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)c.per - 1) / (uint64_t)c.per) : 0;
     if (p->sinks)
         c.sinks = cuda_put(st, p->sinks, (size_t)p->n_heads * sizeof(float), NULL);
     bool has_wide = !st->is_plain && c.kv.pad_dim <= 128;
     for (int is_wide = 0; is_wide < 2; is_wide++) {
         c.seqs = cuda_put_seqs(st, seqs, n_seqs, q.rows)->dev_seqs;
-        c.n_tiles =
-            put_tiles(st, seqs, n_seqs, p->n_heads / kv->n_kv_heads, has_wide, is_wide, &c.tiles);
+        c.n_tiles = put_tiles(st, seqs, n_seqs, p->n_heads / kv->n_kv_heads, has_wide, is_wide,
+                              &c.tiles, &c.n_rows);
         if (c.n_tiles == 0)
             continue;
         c.is_wide = is_wide;
         c.n_splits = is_wide || st->is_plain ? 0 : splits_of(st, &c, seqs, n_seqs);
         c.partial = c.n_splits ? st->partial : NULL;
+        c.is_small = c.n_tiles * c.kv.n_kv_heads * (c.n_splits + 1) <= st->n_sm;
+        c.is_whole = c.n_rows == q.rows && kv->head_dim % 2 == 0;
         cuda_add(st, st->is_plain ? CUDA_OP_ATTENTION_PLAIN : CUDA_OP_ATTENTION, &c, sizeof(c));
     }
 }

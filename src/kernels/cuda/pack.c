@@ -214,11 +214,11 @@ static enum err_code pack_all(struct cuda_state *st, struct job *b, struct weigh
         b->codes = (uint8_t *)st->staging;
         b->scales = (uint32_t *)(void *)(b->codes + (size_t)b->n_tiles * codes);
         pack_tiles(b);
-        int e = (int)cudaMemcpy((uint8_t *)w->w.codes + (size_t)b->tile0 * codes, b->codes,
-                                (size_t)b->n_tiles * codes, cudaMemcpyHostToDevice);
+        int e = cuda_transfer(st, (uint8_t *)w->w.codes + (size_t)b->tile0 * codes, b->codes,
+                              (size_t)b->n_tiles * codes, cudaMemcpyHostToDevice);
         if (!e && words)
-            e = (int)cudaMemcpy((uint32_t *)w->w.scales + (size_t)b->tile0 * words, b->scales,
-                                (size_t)b->n_tiles * words * 4, cudaMemcpyHostToDevice);
+            e = cuda_transfer(st, (uint32_t *)w->w.scales + (size_t)b->tile0 * words, b->scales,
+                              (size_t)b->n_tiles * words * 4, cudaMemcpyHostToDevice);
         if (e)
             return err_set(err, ERR_IO, "%s: the copy to the GPU failed: %s", b->src->name,
                            cudaGetErrorString((cudaError_t)e));

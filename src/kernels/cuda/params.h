@@ -13,15 +13,16 @@ extern "C" {
 #endif
 
 /* --- geometry --- */
-#define CU_TILE_ROWS  16  /* weight rows of a tile: the M of the tensor core's instruction */
-#define CU_UNIT       64  /* columns of a unit: what K is padded to, cut and loaded by */
-#define CU_SEGMENTS   8   /* of K, in units: segment i is [i U / 8, (i + 1) U / 8) of U */
-#define CU_SPLIT      256 /* positions of an attention split */
-#define CU_PAGE       64  /* = KV_PAGE_TOKENS */
-#define CU_JOBS       4   /* weights of one product */
-#define CU_SLOTS      16  /* (row, head) pairs of an attention tile */
-#define CU_GEMV_ROWS  16  /* rows up to which mma.sync kernels stream the weights */
-#define CU_SPLIT_ROWS 64  /* rows up to which segments go to thread blocks of their own */
+#define CU_TILE_ROWS  16   /* weight rows of a tile: the M of the tensor core's instruction */
+#define CU_UNIT       64   /* columns of a unit: what K is padded to, cut and loaded by */
+#define CU_SEGMENTS   8    /* of K, in units: segment i is [i U / 8, (i + 1) U / 8) of U */
+#define CU_SPLIT      256  /* positions of an attention split */
+#define CU_PAGE       64   /* = KV_PAGE_TOKENS */
+#define CU_JOBS       4    /* weights of one product */
+#define CU_SLOTS      16   /* (row, head) pairs of an attention tile */
+#define CU_GEMV_ROWS  16   /* rows up to which mma.sync kernels stream the weights */
+#define CU_SPLIT_ROWS 64   /* rows up to which segments go to thread blocks of their own */
+#define CU_NORM_MAX   8192 /* columns of a norm that holds its row in registers */
 
 enum cu_format { CU_FORMAT_4BIT, CU_FORMAT_8BIT, CU_FORMAT_BF16 };
 
@@ -97,6 +98,10 @@ struct cu_linear {
     int n_jobs, rows;
     const uint16_t *x;
     int pad_rows;
+    int n_sm; /* multiprocessors: blocks of the kernel that streams through rings */
+    int has_glu,
+        glu_kind;         /* two weights of one shape: y[0] becomes glu(y[0], y[1]) (enum cu_act) */
+    struct cu_quantise q; /* of y[0] then; out NULL: none */
     float *
         partial; /* [CU_SEGMENTS][rows][sum of outs rounded up to 128]: a block for each segment; NULL: one for all */
 };
@@ -140,6 +145,20 @@ struct cu_norm {
     int n, kind;
 };
 
+/* What stands between two products: x += h (where h has data), y = the RMS norm of x, y to bf16 (where q has an output). */
+struct cu_row_norm {
+    struct cu_tensor x, h, y;
+    const float *w;
+    float eps;
+    struct cu_quantise q; /* its x is y */
+};
+
+/* y = glu(a, b), y to bf16. */
+struct cu_glu {
+    struct cu_elementwise e;
+    struct cu_quantise q; /* its x is e.y */
+};
+
 struct cu_rope_table {
     float *table; /* [rows][n_dims / 2] of cos, sin */
     const float *inv_freq;
@@ -163,6 +182,12 @@ struct cu_kv_store {
     uint32_t *flags;
 };
 
+/* Queries and keys of one head size are turned whole; keys and values go to their pages. */
+struct cu_rope_store {
+    struct cu_rope q;
+    struct cu_kv_store kv; /* its k is turned as q is */
+};
+
 struct cu_kv_copy {
     uint8_t *dst;
     const uint8_t *src;
@@ -180,8 +205,20 @@ struct cu_attention {
     float *partial; /* see attention.cu */
     float scale, softcap;
     int window, n_heads;
-    int n_tiles, n_splits; /* n_splits 0: each tile walks its splits by itself */
-    int is_wide;           /* tiles of 8 x CU_SLOTS slots */
+    int per;            /* heads of a kv head */
+    uint32_t per_magic; /* n / per is the high word of n * this; 0: per is 1 */
+    int is_small;       /* few blocks: each runs once before on whatever is there (attention.cu) */
+    int n_tiles, n_splits;      /* n_splits 0: each tile walks its splits by itself */
+    int is_wide;                /* tiles of 8 x CU_SLOTS slots */
+    int n_rows;                 /* that the tiles have together */
+    int is_whole;               /* those are all of out, and heads are of even size */
+    struct cu_quantise to_bf16; /* its x is out; out NULL: none */
+};
+
+/* For each row: the lowest column of its greatest value; -1: one is not finite. */
+struct cu_best {
+    struct cu_tensor x;
+    int32_t *best;
 };
 
 struct cu_conv {
@@ -216,6 +253,10 @@ int cu_launch_linear(const struct cu_linear *p,
 int cu_launch_linear_wgmma(const struct cu_linear *p,
                            cu_stream s); /* compute capability 9.0 alone */
 int cu_launch_linear_plain(const struct cu_linear *p, cu_stream s); /* the oracle */
+int cu_launch_linear_ring(const struct cu_linear *p, cu_stream s); /* from compute capability 9.0 */
+int cu_launch_row_norm(const struct cu_row_norm *p, cu_stream s);
+int cu_launch_glu(const struct cu_glu *p, cu_stream s);
+int cu_launch_rope_store(const struct cu_rope_store *p, cu_stream s);
 int cu_launch_elementwise(const struct cu_elementwise *p, cu_stream s);
 int cu_launch_norm(const struct cu_norm *p, cu_stream s);
 int cu_launch_rope_table(const struct cu_rope_table *p, cu_stream s);
@@ -223,6 +264,7 @@ int cu_launch_rope(const struct cu_rope *p, cu_stream s);
 int cu_launch_kv_store(const struct cu_kv_store *p, cu_stream s);
 int cu_launch_attention(const struct cu_attention *p, cu_stream s);
 int cu_launch_attention_plain(const struct cu_attention *p, cu_stream s); /* the oracle */
+int cu_launch_best(const struct cu_best *p, cu_stream s);
 int cu_launch_conv(const struct cu_conv *p, cu_stream s);
 int cu_launch_delta_gates(const struct cu_delta_gates *p, cu_stream s);
 int cu_launch_delta(const struct cu_delta *p, cu_stream s);

@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#define ALIGN(n)        (((n) + 15) & ~(size_t)15)
 #define GRAPH_BYTES_MIN 2048 /* of commands: shorter lists are launched one by one */
 
 struct command {
@@ -24,14 +23,19 @@ LAUNCHER(embed)
 LAUNCHER(quantise)
 LAUNCHER(linear)
 LAUNCHER(linear_wgmma)
+LAUNCHER(linear_ring)
 LAUNCHER(linear_plain)
 LAUNCHER(elementwise)
 LAUNCHER(norm)
+LAUNCHER(row_norm)
+LAUNCHER(glu)
+LAUNCHER(rope_store)
 LAUNCHER(rope_table)
 LAUNCHER(rope)
 LAUNCHER(kv_store)
 LAUNCHER(attention)
 LAUNCHER(attention_plain)
+LAUNCHER(best)
 LAUNCHER(conv)
 LAUNCHER(delta_gates)
 LAUNCHER(delta)
@@ -45,14 +49,19 @@ static const struct {
     [CUDA_OP_QUANTISE] = { run_quantise, "activations to bf16" },
     [CUDA_OP_LINEAR] = { run_linear, "linear" },
     [CUDA_OP_LINEAR_WGMMA] = { run_linear_wgmma, "linear (wgmma)" },
+    [CUDA_OP_LINEAR_RING] = { run_linear_ring, "linear (ring)" },
     [CUDA_OP_LINEAR_PLAIN] = { run_linear_plain, "linear (plain)" },
     [CUDA_OP_ELEMENTWISE] = { run_elementwise, "element-wise" },
     [CUDA_OP_NORM] = { run_norm, "norm" },
+    [CUDA_OP_ROW_NORM] = { run_row_norm, "add and norm" },
+    [CUDA_OP_GLU] = { run_glu, "glu" },
+    [CUDA_OP_ROPE_STORE] = { run_rope_store, "rope and kv_store" },
     [CUDA_OP_ROPE_TABLE] = { run_rope_table, "rope table" },
     [CUDA_OP_ROPE] = { run_rope, "rope" },
     [CUDA_OP_KV_STORE] = { run_kv_store, "kv_store" },
     [CUDA_OP_ATTENTION] = { run_attention, "attention" },
     [CUDA_OP_ATTENTION_PLAIN] = { run_attention_plain, "attention (plain)" },
+    [CUDA_OP_BEST] = { run_best, "best" },
     [CUDA_OP_CONV] = { run_conv, "conv" },
     [CUDA_OP_DELTA_GATES] = { run_delta_gates, "delta gates" },
     [CUDA_OP_DELTA] = { run_delta, "delta rule" },
@@ -67,8 +76,15 @@ void cuda_fault(struct cuda_state *st, const char *what, int error)
             cudaGetErrorString((cudaError_t)error));
 }
 
+static void forget_last(struct cuda_state *st)
+{
+    for (int i = 0; i < CUDA_FUSED; i++)
+        st->last[i] = SIZE_MAX;
+}
+
 enum err_code cuda_record_init(struct cuda_state *st, struct err *err)
 {
+    forget_last(st);
     st->cmds = mem_try(MEM_CAT_SCRATCH, CUDA_COMMANDS_MAX);
     st->graph_cmds = mem_try_big(MEM_CAT_SCRATCH, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
     bool ok = st->cmds && st->graph_cmds;
@@ -110,15 +126,39 @@ void cuda_record_release(struct cuda_state *st)
     cuda_give(st, st->dev_pages, CUDA_PAGES_MAX * sizeof(*st->pages));
 }
 
-void cuda_add(struct cuda_state *st, enum cuda_op op, const void *params, size_t n)
+void cuda_append(struct cuda_state *st, enum cuda_op op, const void *params, size_t n)
 {
-    if (st->n_cmds + sizeof(struct command) + ALIGN(n) > CUDA_COMMANDS_MAX)
+    if (st->n_cmds + sizeof(struct command) + CUDA_ALIGN(n) > CUDA_COMMANDS_MAX)
         cuda_flush(st);
     struct command c = { .op = (uint32_t)op, .bytes = (uint32_t)n };
     memcpy(st->cmds + st->n_cmds, &c, sizeof(c));
-    memset(st->cmds + st->n_cmds + sizeof(c), 0, ALIGN(n));
+    memset(st->cmds + st->n_cmds + sizeof(c), 0, CUDA_ALIGN(n));
     memcpy(st->cmds + st->n_cmds + sizeof(c), params, n);
-    st->n_cmds += sizeof(c) + ALIGN(n);
+    memmove(st->last + 1, st->last, (CUDA_FUSED - 1) * sizeof(*st->last));
+    st->last[0] = st->n_cmds;
+    st->n_cmds += sizeof(c) + CUDA_ALIGN(n);
+}
+
+void *cuda_last(struct cuda_state *st, int i, enum cuda_op op)
+{
+    struct command c;
+    if (st->last[i] == SIZE_MAX)
+        return NULL;
+    memcpy(&c, st->cmds + st->last[i], sizeof(c));
+    return c.op == (uint32_t)op ? st->cmds + st->last[i] + sizeof(c) : NULL;
+}
+
+void cuda_drop(struct cuda_state *st, int n)
+{
+    st->n_cmds = st->last[n - 1];
+    for (int i = 0; i < CUDA_FUSED; i++)
+        st->last[i] = i + n < CUDA_FUSED ? st->last[i + n] : SIZE_MAX;
+}
+
+void cuda_add(struct cuda_state *st, enum cuda_op op, const void *params, size_t n)
+{
+    if (st->is_plain || !cuda_fuse(st, op, params))
+        cuda_append(st, op, params, n);
 }
 
 /* --- running --- */
@@ -130,7 +170,7 @@ static void run_commands(struct cuda_state *st)
         memcpy(&c, st->cmds + at, sizeof(c));
         at += sizeof(c);
         cuda_fault(st, launchers[c.op].name, launchers[c.op].run(st->cmds + at, st->stream));
-        at += ALIGN(c.bytes);
+        at += CUDA_ALIGN(c.bytes);
     }
 }
 
@@ -146,14 +186,22 @@ static uint64_t hash_of(const uint8_t *p, size_t n)
     return h;
 }
 
-/* The entry of these commands, or the one that they take. */
-static struct cuda_graph *graph_find(struct cuda_state *st, uint64_t hash, bool *is_new)
+static bool graph_is(const struct cuda_state *st, const struct cuda_graph *g)
 {
-    struct cuda_graph *oldest = &st->graphs[0];
+    return g->n == st->n_cmds && memcmp(g->cmds, st->cmds, g->n) == 0;
+}
+
+/* The entry of these commands, or the one that they take. Steps come in turns, so what followed the last one is looked at first. */
+static struct cuda_graph *graph_find(struct cuda_state *st, uint64_t *hash, bool *is_new)
+{
+    struct cuda_graph *oldest = &st->graphs[0], *g = &st->graphs[st->graphs[st->graph_i].next];
     *is_new = false;
+    if (graph_is(st, g))
+        return g;
+    *hash = hash_of(st->cmds, st->n_cmds);
     for (int i = 0; i < CUDA_GRAPHS; i++) {
-        struct cuda_graph *g = &st->graphs[i];
-        if (g->n == st->n_cmds && g->hash == hash && memcmp(g->cmds, st->cmds, g->n) == 0)
+        g = &st->graphs[i];
+        if (g->hash == *hash && graph_is(st, g))
             return g;
         if (g->age < oldest->age)
             oldest = g;
@@ -206,28 +254,15 @@ static void send(struct cuda_state *st)
     st->is_busy = true;
 }
 
-void cuda_flush(struct cuda_state *st)
+/* A list that comes again is a graph from then on. */
+static void run_as_graph(struct cuda_state *st)
 {
-    st->n_plans = st->n_tables = 0;
-    st->pos_at = NULL;
-    for (int i = 0; i < CUDA_TABLES; i++)
-        st->tables[i].rows = 0;
-    if (st->n_cmds == 0)
-        return;
     bool is_new = true;
-    send(st);
-    if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN) {
-        run_commands(st);
-        st->n_cmds = 0;
-        return;
-    }
-    uint64_t hash = hash_of(st->cmds, st->n_cmds);
-    struct cuda_graph *g = graph_find(st, hash, &is_new);
-    g->age = ++st->next_age;
+    uint64_t hash = 0;
+    struct cuda_graph *g = graph_find(st, &hash, &is_new);
     if (is_new) {
         run_commands(st);
         graph_note(st, g, hash);
-        g->age = st->next_age;
     } else {
         if (!g->exec)
             graph_capture(st, g);
@@ -235,6 +270,25 @@ void cuda_flush(struct cuda_state *st)
             cuda_fault(st, "step",
                        (int)cudaGraphLaunch((cudaGraphExec_t)g->exec, (cudaStream_t)st->stream));
     }
+    g->age = ++st->next_age;
+    st->graphs[st->graph_i].next = (int)(g - st->graphs);
+    st->graph_i = (int)(g - st->graphs);
+}
+
+void cuda_flush(struct cuda_state *st)
+{
+    st->n_plans = st->n_tables = st->xq_i = 0;
+    st->pos_at = NULL;
+    forget_last(st);
+    for (int i = 0; i < CUDA_TABLES; i++)
+        st->tables[i].rows = 0;
+    if (st->n_cmds == 0)
+        return;
+    send(st);
+    if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN)
+        run_commands(st);
+    else
+        run_as_graph(st);
     st->n_cmds = 0;
 }
 
@@ -245,81 +299,4 @@ void cuda_sync(struct cuda_state *st)
     st->is_busy = false;
     st->arena_used = st->arena_sent = 0;
     st->pages_used = st->pages_sent = 0;
-}
-
-/* --- host arrays --- */
-
-void cuda_room(struct cuda_state *st)
-{
-    if (st->arena_used + CUDA_ARENA_BYTES / 4 > CUDA_ARENA_BYTES ||
-        st->pages_used + CUDA_PAGES_MAX / 2 > CUDA_PAGES_MAX || st->n_plans == CUDA_PLANS)
-        cuda_sync(st);
-}
-
-const void *cuda_put(struct cuda_state *st, const void *data, size_t n, void **host)
-{
-    BUG_ON(st->arena_used + ALIGN(n) > CUDA_ARENA_BYTES); /* cuda_room */
-    uint8_t *to = st->arena + st->arena_used, *dev = st->dev_arena + st->arena_used;
-    if (data)
-        memcpy(to, data, n);
-    if (host)
-        *host = to;
-    st->arena_used += ALIGN(n);
-    return dev;
-}
-
-const int32_t *cuda_put_pos(struct cuda_state *st, const int32_t *pos, int64_t n)
-{
-    size_t bytes = (size_t)n * sizeof(*pos);
-    if (st->pos_at && st->pos_n == n && memcmp(st->arena + st->pos_off, pos, bytes) == 0)
-        return st->pos_at;
-    const int32_t *at = cuda_put(st, pos, bytes, NULL);
-    st->pos_at = at;
-    st->pos_off = (size_t)((const uint8_t *)at - st->dev_arena);
-    st->pos_n = n;
-    return at;
-}
-
-static bool plan_is(const struct cuda_plan *p, const struct seq_view *seqs, int n, int64_t rows)
-{
-    return p->views == seqs && p->n == n && p->rows == rows &&
-           memcmp(p->copy, seqs, (size_t)n * sizeof(*seqs)) == 0;
-}
-
-/* The sequence's page numbers, up to that of its last row; windows have none at the front. */
-static int32_t put_pages(struct cuda_state *st, const struct seq_view *s)
-{
-    size_t n = s->pages && s->n_rows > 0 ? (size_t)(s->pos0 + s->n_rows - 1) / CU_PAGE + 1 : 0;
-    int32_t at = (int32_t)st->pages_used;
-    BUG_ON(st->pages_used + n > CUDA_PAGES_MAX);
-    if (n > 0)
-        memcpy(st->pages + at, s->pages, n * sizeof(*st->pages));
-    st->pages_used += n;
-    return at;
-}
-
-const struct cuda_plan *cuda_put_seqs(struct cuda_state *st, const struct seq_view *seqs, int n,
-                                      int64_t rows)
-{
-    for (int i = 0; i < st->n_plans; i++)
-        if (plan_is(&st->plans[i], seqs, n, rows))
-            return &st->plans[i];
-    BUG_ON(n > BACKEND_ROWS_MAX);
-    struct cuda_plan *p = &st->plans[st->n_plans++];
-    struct cu_row *host_rows;
-    memcpy(p->copy, seqs, (size_t)n * sizeof(*seqs));
-    p->views = seqs;
-    p->n = n;
-    p->rows = rows;
-    p->dev_rows = cuda_put(st, NULL, (size_t)rows * sizeof(*host_rows), (void **)&host_rows);
-    p->dev_seqs = cuda_put(st, NULL, (size_t)n * sizeof(*p->seqs), (void **)&p->seqs);
-    for (int64_t t = 0; t < rows; t++)
-        host_rows[t] = (struct cu_row){ -1, 0 };
-    for (int i = 0; i < n; i++) {
-        p->seqs[i] = (struct cu_seq){ seqs[i].row0, seqs[i].n_rows,          seqs[i].pos0,
-                                      seqs[i].slot, put_pages(st, &seqs[i]), seqs[i].is_tentative };
-        for (int t = 0; t < seqs[i].n_rows && seqs[i].row0 + t < rows; t++)
-            host_rows[seqs[i].row0 + t] = (struct cu_row){ i, seqs[i].pos0 + t };
-    }
-    return p;
 }

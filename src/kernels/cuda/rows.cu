@@ -2,7 +2,7 @@
  *
  * Element-wise ops and rotations give the bits of kernels/ref. Norms sum in L lanes (L = 32 up to 1024 columns, else 256): lane l takes
  * elements l, l + L, ... ascending; within runs of 32 lanes a tree of halves, then a tree of halves over the runs. */
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/lanes.cuh"
 
 #define THREADS 256
 
@@ -23,26 +23,6 @@ extern "C" int cu_launch_clear(const cu_clear *p, cu_stream s)
 
 /* --- element-wise --- */
 
-/* enum glu_kind of tensor/backend.h, which is C. */
-static __device__ float act_one(float v, int kind)
-{
-    switch (kind) {
-    case CU_ACT_SILU:
-        return fmath_silu(v);
-    case CU_ACT_GELU_TANH:
-        return fmath_gelu_tanh(v);
-    case CU_ACT_GELU_ERF:
-        return fmath_gelu_erf(v);
-    default:
-        return fmath_sigmoid(v);
-    }
-}
-
-static __device__ float glu_one(float g, float u, int kind)
-{
-    return kind == CU_ACT_SWIGLU_CLAMPED ? fmath_swiglu_clamped(g, u) : act_one(g, kind) * u;
-}
-
 static __device__ void elementwise_one(const cu_elementwise &p, int t, int i)
 {
     float *y = p.y.data + (int64_t)t * p.y.stride + i;
@@ -61,10 +41,10 @@ static __device__ void elementwise_one(const cu_elementwise &p, int t, int i)
         *y = p.s * fmath_tanh(*y / p.s);
         break;
     case CU_EW_GLU:
-        *y = glu_one(*a, p.b.data[(int64_t)t * p.b.stride + i], p.kind);
+        *y = cu_glu_one(*a, p.b.data[(int64_t)t * p.b.stride + i], p.kind);
         break;
     case CU_EW_ACT:
-        *y = act_one(*y, p.kind);
+        *y = cu_act_one(*y, p.kind);
         break;
     case CU_EW_COPY:
         *y = *a;
@@ -98,24 +78,7 @@ extern "C" int cu_launch_elementwise(const cu_elementwise *p, cu_stream s)
                      dim3(THREADS), 0, s, *p, rows, p->y.cols);
 }
 
-/* --- sums over lanes --- */
-
-/* The lanes' sum, in every thread. L = 32 or 256 threads. */
-template <int L> static __device__ float lane_sum(float v, float *shared)
-{
-    for (int w = 16; w; w /= 2)
-        v += __shfl_xor_sync(0xFFFFFFFFu, v, w);
-    if (L == CU_WARP)
-        return v;
-    __syncthreads();
-    if (threadIdx.x % CU_WARP == 0)
-        shared[threadIdx.x / CU_WARP] = v;
-    __syncthreads();
-    v = shared[threadIdx.x % (L / CU_WARP)];
-    for (int w = L / CU_WARP / 2; w; w /= 2)
-        v += __shfl_xor_sync(0xFFFFFFFFu, v, w);
-    return v;
-}
+/* --- norms --- */
 
 template <int L>
 static __device__ void norm_group(const cu_norm &p, float *y, const float *x, float *shared)
@@ -125,14 +88,14 @@ static __device__ void norm_group(const cu_norm &p, float *y, const float *x, fl
     if (p.kind == CU_NORM_LAYER) {
         for (int i = l; i < p.n; i += L)
             sum += x[i];
-        mean = lane_sum<L>(sum, shared) / (float)p.n;
+        mean = cu_lane_sum<L>(sum, shared) / (float)p.n;
         sum = 0;
     }
     for (int i = l; i < p.n; i += L) {
         float v = p.kind == CU_NORM_LAYER ? x[i] - mean : x[i];
         sum = fmaf(v, v, sum);
     }
-    sum = lane_sum<L>(sum, shared);
+    sum = cu_lane_sum<L>(sum, shared);
     float r = p.kind == CU_NORM_L2 ? p.scale / sqrtf(sum + p.eps)
                                    : 1.0f / sqrtf(sum / (float)p.n + p.eps);
     for (int i = l; i < p.n; i += L) {
@@ -211,7 +174,7 @@ extern "C" int cu_launch_rope(const cu_rope *p, cu_stream s)
 
 /* --- activations to bf16 --- */
 
-/* Two columns of a row. A value that is not finite, or becomes infinite, counts as zero and fails its row. */
+/* Two columns of a row. */
 static __global__ void k_quantise(cu_quantise p)
 {
     cu_wait_before();
@@ -219,19 +182,7 @@ static __global__ void k_quantise(cu_quantise p)
     if (k >= p.units * CU_UNIT)
         return;
     const float *x = p.x.data + (int64_t)t * p.x.stride + k;
-    uint32_t v = cu_pack2<true>(k < p.x.cols ? x[0] : 0, k + 1 < p.x.cols ? x[1] : 0);
-    uint32_t odd = 0;
-    if (cu_is_odd<true>((uint16_t)v))
-        odd |= 0xFFFFu;
-    if (cu_is_odd<true>((uint16_t)(v >> 16)))
-        odd |= 0xFFFF0000u;
-    if (odd) {
-        v &= ~odd;
-        p.flags[t] = 1;
-    }
-    int u = k / CU_UNIT, c = k % CU_UNIT;
-    int at = p.is_tiled ? ((c / 8) ^ (t & 7)) * 8 + c % 8 : cu_lane_order(c);
-    *(uint32_t *)(p.out + ((int64_t)u * p.pad_rows + t) * CU_UNIT + at) = v;
+    cu_put_bf16x2(p, t, k, k < p.x.cols ? x[0] : 0, k + 1 < p.x.cols ? x[1] : 0);
 }
 
 extern "C" int cu_launch_quantise(const cu_quantise *p, cu_stream s)

@@ -17,6 +17,9 @@
 
 #include "kernels/cuda/device.cuh"
 
+/* First unit of segment i of K. */
+#define CU_SEG_FIRST(i, units) ((int)((int64_t)(i) * (units) / CU_SEGMENTS))
+
 template <int FORMAT> struct cu_fragment {
     static const int WORDS = FORMAT == CU_FORMAT_4BIT ? 1 : FORMAT == CU_FORMAT_8BIT ? 2 : 4;
 };
@@ -60,6 +63,36 @@ static __device__ __forceinline__ void cu_load_piece(cu_piece<FORMAT, GROUP> &p,
     }
 }
 
+/* ... from a unit's codes and scales in shared memory. */
+template <int FORMAT, int GROUP>
+static __device__ __forceinline__ void cu_read_piece(cu_piece<FORMAT, GROUP> &p,
+                                                     const uint8_t *codes, const uint8_t *scales,
+                                                     int lane)
+{
+    const int W = cu_fragment<FORMAT>::WORDS, N = cu_groups<GROUP>::N;
+    const uint4 *c = (const uint4 *)codes + lane;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        p.codes[i] = c[i * CU_WARP];
+    if (GROUP == 0)
+        return;
+    const uint32_t *s = (const uint32_t *)scales + lane / 4 * N;
+    if (N == 2) {
+        uint2 v = *(const uint2 *)s;
+        p.scales[0] = v.x;
+        p.scales[N - 1] = v.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            uint4 v = *((const uint4 *)s + i);
+            p.scales[(4 * i) % N] = v.x;
+            p.scales[(4 * i + 1) % N] = v.y;
+            p.scales[(4 * i + 2) % N] = v.z;
+            p.scales[(4 * i + 3) % N] = v.w;
+        }
+    }
+}
+
 static __device__ __forceinline__ uint32_t cu_word(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -78,21 +111,19 @@ static __device__ __forceinline__ void cu_fragment_of(const cu_piece<FORMAT, GRO
     const int N = cu_groups<GROUP>::N, half = N / 2;
     int group = GROUP == 0 ? 0 : j * 16 / (GROUP == 0 ? 1 : GROUP);
     uint32_t lo = p.scales[group % N], hi = p.scales[(half + group) % N];
-    uint32_t s0 = __byte_perm(lo, lo, 0x1010), b0 = __byte_perm(lo, lo, 0x3232);
-    uint32_t s1 = __byte_perm(hi, hi, 0x1010), b1 = __byte_perm(hi, hi, 0x3232);
     if (FORMAT == CU_FORMAT_4BIT) {
         uint32_t w = cu_word(p.codes[0], j), v = w >> 8;
-        a[0] = cu_fma_bf16x2(w & 0x000F000Fu, s0, b0);
-        a[1] = cu_fma_bf16x2(w & 0x00F000F0u, s1, b1);
-        a[2] = cu_fma_bf16x2(v & 0x000F000Fu, s0, b0);
-        a[3] = cu_fma_bf16x2(v & 0x00F000F0u, s1, b1);
+        a[0] = cu_scale_bf16x2(w & 0x000F000Fu, lo);
+        a[1] = cu_scale_bf16x2(w & 0x00F000F0u, hi);
+        a[2] = cu_scale_bf16x2(v & 0x000F000Fu, lo);
+        a[3] = cu_scale_bf16x2(v & 0x00F000F0u, hi);
     } else {
         const uint4 &v = p.codes[(j / 2) % cu_fragment<FORMAT>::WORDS];
         uint32_t w0 = cu_word(v, 2 * (j % 2)), w1 = cu_word(v, 2 * (j % 2) + 1);
-        a[0] = cu_fma_bf16x2(__byte_perm(w0, 0, 0x4140), s0, b0);
-        a[1] = cu_fma_bf16x2(__byte_perm(w0, 0, 0x4342), s1, b1);
-        a[2] = cu_fma_bf16x2(__byte_perm(w1, 0, 0x4140), s0, b0);
-        a[3] = cu_fma_bf16x2(__byte_perm(w1, 0, 0x4342), s1, b1);
+        a[0] = cu_scale_bf16x2(__byte_perm(w0, 0, 0x4140), lo);
+        a[1] = cu_scale_bf16x2(__byte_perm(w0, 0, 0x4342), hi);
+        a[2] = cu_scale_bf16x2(__byte_perm(w1, 0, 0x4140), lo);
+        a[3] = cu_scale_bf16x2(__byte_perm(w1, 0, 0x4342), hi);
     }
 }
 

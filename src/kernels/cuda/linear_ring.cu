@@ -1,0 +1,352 @@
+/* Products of up to 16 rows from compute capability 9.0 on: the contract of linear.cu, the same bits.
+ *
+ * One or two blocks of each multiprocessor walk over tiles. Each of a block's 8 warps has one segment of K and streams the tile's weights
+ * there into a ring of shared memory of its own, also while warps wait for one another or for what the kernel before makes: a ring is
+ * filled before that kernel has ended, so that memory is read with hardly a gap from one product to the next. A stage is two pieces: two
+ * units of a tile, or a unit of each of two: of the same tile of two products that a gate joins, or of neighbours where weights are bf16,
+ * which halves what activations cost (with 8 rows they are half as many bytes as such weights). These kernels are bound by instructions
+ * and their latency before they are by memory, so codes have two blocks and everything of a stage is done once for both pieces. */
+#include "kernels/cuda/weight.cuh"
+
+#define THREADS (CU_SEGMENTS * CU_WARP)
+#define PIECES  2
+
+/* A stage: for each piece codes, then scales. */
+template <int FORMAT, int GROUP, int NT> struct ring_shape {
+    static const int PER_SM = FORMAT != CU_FORMAT_BF16 && NT == 1 ? 2 : 1;
+    static const int CODES = 512 * cu_fragment<FORMAT>::WORDS;
+    static const int SCALES = GROUP ? 8 * cu_groups<GROUP>::N * 4 : 0;
+    static const int PIECE = CODES + SCALES;
+    static const int BYTES = PIECES * PIECE;
+    static const int STAGES = (PER_SM == 2 ? 7680 : 12288) / BYTES;
+};
+
+static __device__ __forceinline__ void copy16(uint32_t dst, const void *src)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copy_end(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* What a block takes at a time: TILES tiles from `tile` on, or that tile of both products. */
+struct tile_at {
+    int job, tile;
+};
+
+template <int FORMAT, bool HAS_GLU> struct item {
+    static const int TILES = HAS_GLU || FORMAT == CU_FORMAT_BF16 ? PIECES : 1;
+    static const int STEP = HAS_GLU ? 1 : TILES; /* tiles of one product */
+};
+
+static __host__ __device__ __forceinline__ int tiles_of(int out)
+{
+    return (out + CU_TILE_ROWS - 1) / CU_TILE_ROWS;
+}
+
+static __host__ __device__ __forceinline__ int items_of(int out, int step)
+{
+    return (tiles_of(out) + step - 1) / step;
+}
+
+/* The jobs' items one after the other. */
+template <int STEP> static __device__ __forceinline__ tile_at locate(const cu_linear &p, int i)
+{
+    tile_at at = { 0, i };
+#pragma unroll
+    for (int j = 0; j + 1 < CU_JOBS; j++) {
+        int n = items_of(p.w[j].out, STEP);
+        if (at.job == j && j + 1 < p.n_jobs && at.tile >= n) {
+            at.tile -= n;
+            at.job = j + 1;
+        }
+    }
+    at.tile *= STEP;
+    return at;
+}
+
+/* A field of the job's weight, without an array in memory. */
+#define OF_JOB(p, job, field)      \
+    ((job) == 0   ? (p).w[0].field \
+     : (job) == 1 ? (p).w[1].field \
+     : (job) == 2 ? (p).w[2].field \
+                  : (p).w[3].field)
+
+/* What a lane copies next: 16 bytes of each word of codes of both pieces, and of the scales of one of them. */
+template <int FORMAT, int GROUP, int NT, bool HAS_GLU> struct feeder {
+    typedef ring_shape<FORMAT, GROUP, NT> shape;
+    static const int TILES = item<FORMAT, HAS_GLU>::TILES, UNITS = PIECES / TILES;
+    static const int STEP = item<FORMAT, HAS_GLU>::STEP;
+    static const int SCALE_LANES = shape::SCALES / 16; /* of a piece */
+    const uint8_t *codes[TILES], *scales;
+    int i, left, n; /* tile; units left of the segment; units that it has */
+
+    __device__ __forceinline__ void point(const cu_linear &p, int n_tiles, int u0, int lane)
+    {
+        left = i < n_tiles ? n : 0;
+        if (left == 0)
+            return;
+        tile_at at = { 0, i };
+        if (!HAS_GLU)
+            at = locate<STEP>(p, i);
+        int64_t unit = (int64_t)at.tile * p.w[0].units + u0;
+        const uint8_t *s = (const uint8_t *)OF_JOB(p, at.job, scales);
+        codes[0] = (const uint8_t *)OF_JOB(p, at.job, codes) + unit * shape::CODES + lane * 16;
+        if (HAS_GLU)
+            codes[TILES - 1] = (const uint8_t *)p.w[1].codes + unit * shape::CODES + lane * 16;
+        else if (TILES > 1) /* the last one may stand alone */
+            codes[TILES - 1] = codes[0] + (at.tile + 1 < tiles_of(OF_JOB(p, at.job, out))
+                                               ? (int64_t)p.w[0].units * shape::CODES
+                                               : 0);
+        if (SCALE_LANES == 0)
+            return;
+        const int L = SCALE_LANES ? SCALE_LANES : 1;
+        if (HAS_GLU && lane >= L)
+            s = (const uint8_t *)p.w[1].scales;
+        scales = s + unit * shape::SCALES + (HAS_GLU ? lane % L : lane) * 16;
+    }
+
+    /* codes_to, scales_to: where the lane's pieces of the stage go in shared memory. */
+    __device__ __forceinline__ void feed(const cu_linear &p, int n_tiles, int u0, uint32_t codes_to,
+                                         uint32_t scales_to, int lane)
+    {
+        if (left > 0) {
+            bool is_full = UNITS == 1 || left > 1;
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+#pragma unroll
+                for (int w = 0; w < shape::CODES / 512; w++)
+                    if (k == 0 || is_full)
+                        copy16(codes_to + k * shape::PIECE + w * 512,
+                               codes[TILES > 1 ? k : 0] + (TILES > 1 ? 0 : k * shape::CODES) +
+                                   w * 512);
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+                codes[t] += UNITS * shape::CODES;
+            if (lane < (is_full ? PIECES : 1) * SCALE_LANES)
+                copy16(scales_to, scales);
+            scales += UNITS * shape::SCALES;
+            left -= UNITS;
+            if (left <= 0) {
+                i += (int)gridDim.x;
+                point(p, n_tiles, u0, lane);
+            }
+        }
+        copy_end(); /* an empty group too: groups are counted */
+    }
+};
+
+/* Activations of a unit, of the rows that there are; x: where the lane's first row has them. */
+template <int NT>
+static __device__ __forceinline__ void load_x(uint32_t b[NT][8], const uint16_t *x, int rows,
+                                              int lane)
+{
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        uint4 v0 = make_uint4(0, 0, 0, 0), v1 = v0;
+        if (n * 8 + lane / 4 < rows) {
+            const uint4 *at = (const uint4 *)(x + n * 8 * CU_UNIT);
+            v0 = at[0], v1 = at[1];
+        }
+        b[n][0] = v0.x, b[n][1] = v0.y, b[n][2] = v0.z, b[n][3] = v0.w;
+        b[n][4] = v1.x, b[n][5] = v1.y, b[n][6] = v1.z, b[n][7] = v1.w;
+    }
+}
+
+/* The sums of all segments: [segment][tile][token][row of the tile]. */
+template <int NT, int TILES> struct sums {
+    float s[CU_SEGMENTS][TILES][NT * 8][CU_TILE_ROWS + 1];
+};
+
+template <int NT, int TILES>
+static __device__ __forceinline__ void put_sums(sums<NT, TILES> &part,
+                                                const float acc[TILES][NT][4], int seg, int lane)
+{
+    int g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                part.s[seg][t][n * 8 + 2 * q + c % 2][g + c / 2 * 8] = acc[t][n][c];
+}
+
+/* 0 + s0 + ... + s7 */
+template <int NT, int TILES>
+static __device__ __forceinline__ float sum_of(const sums<NT, TILES> &part, int tile, int t, int r)
+{
+    float y = 0;
+#pragma unroll
+    for (int s = 0; s < CU_SEGMENTS; s++)
+        y += part.s[s][tile][t][r];
+    return y;
+}
+
+template <int NT, int TILES>
+static __device__ __forceinline__ void finish(const cu_linear &p, const sums<NT, TILES> &part,
+                                              tile_at at)
+{
+    float *to = at.job == 0 ? p.y[0] : at.job == 1 ? p.y[1] : at.job == 2 ? p.y[2] : p.y[3];
+    int64_t stride = at.job == 0   ? p.stride[0]
+                     : at.job == 1 ? p.stride[1]
+                     : at.job == 2 ? p.stride[2]
+                                   : p.stride[3];
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < TILES * NT * 8 * CU_TILE_ROWS; i += THREADS) {
+        int r = i % CU_TILE_ROWS, t = i / CU_TILE_ROWS % (NT * 8), k = i / (NT * 8 * CU_TILE_ROWS);
+        int row = (at.tile + k) * CU_TILE_ROWS + r;
+        if (t < p.rows && row < OF_JOB(p, at.job, out))
+            to[(int64_t)t * stride + row] = sum_of(part, k, t, r) * OF_JOB(p, at.job, post);
+    }
+}
+
+template <int NT, int TILES>
+static __device__ __forceinline__ void finish_glu(const cu_linear &p, const sums<NT, TILES> &part,
+                                                  int tile)
+{
+    int i = (int)threadIdx.x, r = i % CU_TILE_ROWS, t = i / CU_TILE_ROWS;
+    int row = tile * CU_TILE_ROWS + r;
+    if (t >= NT * 8 || t >= p.rows || row >= p.w[0].out)
+        return;
+    float gate = sum_of(part, 0, t, r) * p.w[0].post;
+    float up = sum_of(part, TILES - 1, t, r) * p.w[1].post, v = cu_glu_one(gate, up, p.glu_kind);
+    p.y[0][(int64_t)t * p.stride[0] + row] = v;
+    p.y[1][(int64_t)t * p.stride[1] + row] = up;
+    if (p.q.out)
+        cu_put_bf16(p.q, t, row, v);
+}
+
+/* A stage of the ring to registers, when its copies are there. */
+template <int FORMAT, int GROUP, int NT>
+static __device__ __forceinline__ void read_stage(cu_piece<FORMAT, GROUP> w[PIECES],
+                                                  const uint8_t *at, int lane)
+{
+    typedef ring_shape<FORMAT, GROUP, NT> shape;
+#pragma unroll
+    for (int k = 0; k < PIECES; k++)
+        cu_read_piece(w[k], at + k * shape::PIECE, at + k * shape::PIECE + shape::CODES, lane);
+}
+
+template <int FORMAT, int GROUP, int NT, bool HAS_GLU>
+static __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
+    k_ring(const __grid_constant__ cu_linear p, int n_tiles)
+{
+    typedef ring_shape<FORMAT, GROUP, NT> shape;
+    typedef feeder<FORMAT, GROUP, NT, HAS_GLU> feed_type;
+    const int STAGES = shape::STAGES, BYTES = shape::BYTES, L = shape::SCALES / 16 + !shape::SCALES;
+    const int TILES = feed_type::TILES, UNITS = feed_type::UNITS;
+    extern __shared__ __align__(128) uint8_t smem[];
+    __shared__ sums<NT, TILES> part;
+    cu_start_next();
+    int lane = (int)threadIdx.x % CU_WARP, seg = (int)threadIdx.x / CU_WARP;
+    uint8_t *ring = smem + seg * (STAGES * BYTES);
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(ring) + lane * 16;
+    uint32_t scales_at = lane / L * shape::PIECE + shape::CODES + lane % L * 16 - lane * 16;
+    int u0 = CU_SEG_FIRST(seg, p.w[0].units), n = CU_SEG_FIRST(seg + 1, p.w[0].units) - u0;
+    feed_type feed;
+    feed.i = (int)blockIdx.x;
+    feed.n = n;
+    feed.point(p, n_tiles, u0, lane);
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++)
+        feed.feed(p, n_tiles, u0, to + i * BYTES, to + i * BYTES + scales_at, lane);
+    cu_wait_before();
+    uint32_t b[UNITS][NT][8];
+    cu_piece<FORMAT, GROUP> w[PIECES];
+    int64_t x_step = (int64_t)p.pad_rows * CU_UNIT;
+    const uint16_t *x0 = p.x + u0 * x_step + lane / 4 * CU_UNIT + lane % 4 * 16, *x = x0;
+    int stage = 0, free_stage = (STAGES - 1) * BYTES;
+#pragma unroll
+    for (int d = 0; d < UNITS; d++)
+        load_x<NT>(b[d], x + d * x_step, d < n ? p.rows : 0, lane);
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncwarp();
+    read_stage<FORMAT, GROUP, NT>(w, ring, lane);
+#pragma unroll 1
+    for (int i = (int)blockIdx.x; i < n_tiles; i += (int)gridDim.x) {
+        float acc[TILES][NT][4] = {};
+#pragma unroll 1
+        for (int left = n; left > 0; left -= UNITS) {
+            cu_piece<FORMAT, GROUP> cur[PIECES] = { w[0], w[1] };
+            uint32_t c[UNITS][NT][8];
+#pragma unroll
+            for (int k = 0; k < UNITS * NT * 8; k++)
+                c[k / (NT * 8)][k / 8 % NT][k % 8] = b[k / (NT * 8)][k / 8 % NT][k % 8];
+            /* The next stage is read and another one filled before this one's products. */
+            feed.feed(p, n_tiles, u0, to + free_stage, to + free_stage + scales_at, lane);
+            free_stage = stage;
+            stage = stage + BYTES == STAGES * BYTES ? 0 : stage + BYTES;
+            int next = left > UNITS ? left - UNITS : n;
+            x = left > UNITS ? x + UNITS * x_step : x0;
+#pragma unroll
+            for (int d = 0; d < UNITS; d++)
+                load_x<NT>(b[d], x + d * x_step, d < next ? p.rows : 0, lane);
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            __syncwarp(); /* what the others have copied is there, and all have read the stage that is free now */
+            read_stage<FORMAT, GROUP, NT>(w, ring + stage, lane);
+#pragma unroll
+            for (int k = 0; k < 4 * PIECES; k++) {
+                /* Tile by tile in each step of 16 columns, or one unit after the other. */
+                int piece = TILES > 1 ? k % PIECES : k / 4, step = TILES > 1 ? k / PIECES : k % 4;
+                if (TILES == 1 && piece == 1 && left == 1)
+                    break;
+                uint32_t a[4];
+                cu_fragment_of(cur[piece], step, a);
+#pragma unroll
+                for (int t = 0; t < NT; t++)
+                    cu_mma<true>(acc[TILES > 1 ? piece : 0][t], a,
+                                 c[TILES > 1 ? 0 : piece][t][2 * step],
+                                 c[TILES > 1 ? 0 : piece][t][2 * step + 1]);
+            }
+        }
+        __syncthreads(); /* the sums before these are read */
+        put_sums<NT, TILES>(part, acc, seg, lane);
+        __syncthreads();
+        if (HAS_GLU)
+            finish_glu<NT, TILES>(p, part, i);
+        else
+            finish<NT, TILES>(p, part, locate<feed_type::STEP>(p, i));
+    }
+}
+
+template <int FORMAT, int GROUP, int NT, bool HAS_GLU>
+static int start(const cu_linear *p, cu_stream s)
+{
+    typedef ring_shape<FORMAT, GROUP, NT> shape;
+    int tiles = 0, most = shape::PER_SM * p->n_sm;
+    for (int i = 0; i < (HAS_GLU ? 1 : p->n_jobs); i++)
+        tiles += items_of(p->w[i].out, item<FORMAT, HAS_GLU>::STEP);
+    return cu_launch_big(k_ring<FORMAT, GROUP, NT, HAS_GLU>,
+                         dim3((unsigned)(tiles < most ? tiles : most)), dim3(THREADS),
+                         (size_t)CU_SEGMENTS * shape::STAGES * shape::BYTES, s, *p, tiles);
+}
+
+template <int FORMAT, int GROUP> static int launch(const cu_linear *p, cu_stream s)
+{
+    if (p->has_glu)
+        return p->rows <= 8 ? start<FORMAT, GROUP, 1, true>(p, s)
+                            : start<FORMAT, GROUP, 2, true>(p, s);
+    return p->rows <= 8 ? start<FORMAT, GROUP, 1, false>(p, s)
+                        : start<FORMAT, GROUP, 2, false>(p, s);
+}
+
+extern "C" int cu_launch_linear_ring(const cu_linear *p, cu_stream s)
+{
+    int group = p->w[0].group;
+    switch (p->w[0].format) {
+    case CU_FORMAT_4BIT:
+        return group == 16   ? launch<CU_FORMAT_4BIT, 16>(p, s)
+               : group == 32 ? launch<CU_FORMAT_4BIT, 32>(p, s)
+                             : launch<CU_FORMAT_4BIT, 64>(p, s);
+    case CU_FORMAT_8BIT:
+        return group == 16   ? launch<CU_FORMAT_8BIT, 16>(p, s)
+               : group == 32 ? launch<CU_FORMAT_8BIT, 32>(p, s)
+                             : launch<CU_FORMAT_8BIT, 64>(p, s);
+    default:
+        return launch<CU_FORMAT_BF16, 0>(p, s);
+    }
+}
