@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#define STEP_ROWS   512 /* tokens of a step of the prefill */
+#define STEP_ROWS   512 /* tokens of a step of the prefill, on the host */
 #define ROW_CONTEXT 16  /* tokens in the cache of each sequence of a wide step */
 #define READ_PASSES 5   /* of memory in a round: 0.1 s */
 
@@ -17,7 +17,8 @@ struct bench {
     int32_t depth_seq[BENCH_LIST_MAX];
     int32_t row_seq[BENCH_ROWS_MAX];
     int32_t n_row_seqs;
-    int32_t *ids; /* [n_ctx] the fixed text */
+    int32_t step_rows; /* of the prefill */
+    int32_t *ids;      /* [n_ctx] the fixed text */
 };
 
 static int by_size(const void *a, const void *b)
@@ -51,7 +52,7 @@ static enum err_code bench_feed(struct bench *b, int32_t seq, int32_t from, int3
     struct runner_item item = { .seq = seq };
     for (int32_t at = from; at < to && !code; at += item.n) {
         item.ids = b->ids + at;
-        item.n = to - at < STEP_ROWS ? to - at : STEP_ROWS;
+        item.n = to - at < b->step_rows ? to - at : b->step_rows;
         item.n_out = at + item.n == to;
         code = runner_step(b->runner, &item, 1, err);
     }
@@ -74,13 +75,13 @@ static enum err_code bench_decode(struct bench *b, int32_t seq, int32_t depth, i
                                   struct err *err)
 {
     enum err_code code = ERR_OK;
-    struct runner_item item = { .seq = seq, .n = 1, .n_out = 1 };
+    struct runner_item item = { .seq = seq, .n = 1, .n_out = 1, .wants_best = true };
     int32_t id = b->ids[depth];
     for (int32_t i = 0; i < n && !code; i++) {
         item.ids = &id;
         code = runner_step(b->runner, &item, 1, err);
         if (!code)
-            id = sample_argmax(item.logits, (int32_t)b->model->n_vocab);
+            id = item.best ? *item.best : sample_argmax(item.logits, (int32_t)b->model->n_vocab);
     }
     return code;
 }
@@ -110,13 +111,14 @@ static enum err_code bench_depth(struct bench *b, int i, struct bench_round *out
     return code;
 }
 
-/* One step of n sequences, a token each, logits of all: what n clients take. */
+/* One step of n sequences, a token each, the likeliest of all: what n clients take. */
 static enum err_code bench_wide_step(struct bench *b, int32_t n, double *us, struct err *err)
 {
     struct runner_item items[BENCH_ROWS_MAX];
     for (int32_t i = 0; i < n; i++)
-        items[i] =
-            (struct runner_item){ .seq = b->row_seq[i], .ids = b->ids + i, .n = 1, .n_out = 1 };
+        items[i] = (struct runner_item){
+            .seq = b->row_seq[i], .ids = b->ids + i, .n = 1, .n_out = 1, .wants_best = true
+        };
     int64_t t = clock_us();
     enum err_code code = runner_step(b->runner, items, n, err);
     *us = (double)(clock_us() - t);
@@ -196,6 +198,7 @@ enum err_code bench_new(struct load *l, const struct bench_plan *plan, struct be
     struct bench *b = mem_alloc(MEM_CAT_BASE, sizeof(*b));
     b->plan = plan;
     b->model = l->model;
+    b->step_rows = l->host ? LOAD_STEP_ROWS_GPU : STEP_ROWS;
     b->n_row_seqs = list_max(&plan->rows);
     BUG_ON(b->n_row_seqs > BENCH_ROWS_MAX);
     int64_t longest =
@@ -206,7 +209,7 @@ enum err_code bench_new(struct load *l, const struct bench_plan *plan, struct be
                                  .n_ctx = (longest > wide ? longest : wide) + 1,
                                  .kv_bytes = l->o->kv_memory,
                                  .max_seqs = plan->depths.n + b->n_row_seqs,
-                                 .max_rows = STEP_ROWS,
+                                 .max_rows = b->step_rows,
                                  .max_out = b->n_row_seqs > 1 ? b->n_row_seqs : 1,
                                  .cache_type = l->cache_type };
     if (ro.kv_bytes == 0)

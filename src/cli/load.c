@@ -289,6 +289,7 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_en
                                       .n_ctx = l->o->ctx,
                                       .kv_bytes = l->o->kv_memory,
                                       .max_rows = max_rows,
+                                      .max_step_rows = l->host ? LOAD_STEP_ROWS_GPU : 0,
                                       .keep_bytes = keep->bytes,
                                       .disk_dir = keep->dir,
                                       .disk_bytes = keep->disk_bytes,

@@ -35,6 +35,9 @@ struct load_options {
     const struct load_compare *compare; /* no flag; NULL = the backend as it is */
 };
 
+/* Ids of a step on a GPU: its products are at their best with more rows than a host's. */
+#define LOAD_STEP_ROWS_GPU 2048
+
 #define LOAD_FLAGS(type, field)                                               \
     { "model",                                                                \
       "M",                                                                    \

@@ -7,6 +7,16 @@
 #include <stdatomic.h>
 #include <string.h>
 
+/* Whether the likeliest id is all that the row's choices look at. */
+static bool row_is_greedy(const struct row *row)
+{
+    const struct sample_params *p = &row->sample;
+    return p->temperature == 0 && p->n_logprobs < 0 && p->n_bias == 0 &&
+           p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
+           !row->constraint.state && guide_is_free(&row->guide) && row->n_scored == row->n_prompt &&
+           row->signal.n_bins == 0;
+}
+
 /* Rows with logits that the item asks for: the last one where the next token is due, and those that score the prompt. At most
  * n_out_max of these: then it takes fewer ids. */
 static enum err_code row_plan(struct row *row, const struct engine_work *work, bool is_embedder,
@@ -38,6 +48,7 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, b
                                   .ids = row->ids + row->n_fed,
                                   .n = n,
                                   .n_out = n_out,
+                                  .wants_best = row_is_greedy(row),
                                   .wants_hidden = row->hidden && n_out > 0,
                                   .has_no_head = row->hidden && n_out > 0 && !row->scores &&
                                                  row->signal.n_bins == 0 };
@@ -99,16 +110,20 @@ static enum err_code row_restrict(const struct engine_model *em, struct row *row
     return ERR_OK;
 }
 
-/* Sample from the row's logits and emit. */
+/* Sample from the row's logits, of which best (may be NULL) is the likeliest id and all that counts, and emit. */
 static void row_emit(struct engine_model *em, struct sampler *s, struct row *row, float *logits,
-                     struct engine_result *res)
+                     const int32_t *best, struct engine_result *res)
 {
     struct sample_context ctx = {
         .history = row->ids, .n_history = row->n_ids, .keep = em->keep, .n_keep = em->n_keep
     };
     struct engine_token *token = &row->tokens[res->n_tokens];
-    if (row_restrict(em, row, &ctx, res) ||
-        sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
+    if (best) {
+        token->id = *best;
+        token->n_top = 0;
+        token->logprob = 0;
+    } else if (row_restrict(em, row, &ctx, res) ||
+               sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
         return;
     }
@@ -170,7 +185,8 @@ static void row_verify(struct engine_model *em, struct sampler *s, struct row *r
         if (first + i >= item->n_good)
             row_fail(row, row->n_fed - 1, res);
         else
-            row_emit(em, s, row, item->logits + (int64_t)(n_out + i) * em->base.info.n_vocab, res);
+            row_emit(em, s, row, item->logits + (int64_t)(n_out + i) * em->base.info.n_vocab,
+                     item->best ? item->best + n_out + i : NULL, res);
     }
 }
 
@@ -183,7 +199,7 @@ static void row_yield(struct engine_model *em, struct sampler *s, struct row *ro
     if (row->hidden)
         memcpy(row->hidden, item->hidden + last * n_embd, (size_t)n_embd * sizeof(*row->hidden));
     if (row->ids_max > row->n_prompt) {
-        row_emit(em, s, row, logits, res);
+        row_emit(em, s, row, logits, item->best ? item->best + last : NULL, res);
         row_verify(em, s, row, item, res);
     } else if (row->signal.n_bins > 0 && sample_signal(s, logits, &row->signal, &res->err)) {
         row_finish(row, res, FINISH_ERROR);

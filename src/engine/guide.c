@@ -99,6 +99,11 @@ bool guide_goes_on(const struct guide *g)
     return g->is_forced_due || g->at < g->n_queue;
 }
 
+bool guide_is_free(const struct guide *g)
+{
+    return g->rules.n_forced == 0 && !g->rules.has_budget;
+}
+
 /* --- bytes --- */
 
 /* The answer proper begins: with what was held. */

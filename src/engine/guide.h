@@ -48,6 +48,8 @@ const int32_t *guide_next(const struct guide *g);
 int32_t guide_ahead(const struct guide *g, int32_t *ids, int32_t n_max);
 /* Must the answer go on, so that no end token may be chosen? (Text is due behind the span.) */
 bool guide_goes_on(const struct guide *g);
+/* Is the sampler's choice never restricted? */
+bool guide_is_free(const struct guide *g);
 /* One more token with its visible bytes. Returns the index of the stop string that ended the text, or -1. */
 int32_t guide_feed(struct guide *g, int32_t id, const char *data, size_t len);
 /* Of what these visible bytes would mean: do they go on with the opening and with nothing else? How many bytes stand behind the

@@ -215,6 +215,23 @@ static size_t runner_hidden_bytes(const struct runner *r)
     return (size_t)r->max_out * (size_t)r->model->n_embd * sizeof(*r->hidden);
 }
 
+/* What the backend downloads to. */
+static void *runner_host_take(const struct runner *r, size_t bytes)
+{
+    struct backend *be = r->model->be;
+    return be->ops->host_alloc ? be->ops->host_alloc(be, bytes)
+                               : mem_try_big(MEM_CAT_SCRATCH, bytes);
+}
+
+static void runner_host_give(const struct runner *r, void *p, size_t bytes)
+{
+    struct backend *be = r->model->be;
+    if (be->ops->host_free && p)
+        be->ops->host_free(be, p);
+    else
+        mem_free_big(MEM_CAT_SCRATCH, p, bytes);
+}
+
 static enum err_code runner_alloc_step(struct runner *r, struct err *err)
 {
     size_t rows = (size_t)r->max_rows, outs = (size_t)r->max_out;
@@ -222,7 +239,8 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     r->pos = mem_try_array(MEM_CAT_SCRATCH, rows, sizeof(*r->pos));
     r->failed = mem_try_array(MEM_CAT_SCRATCH, rows, 1);
     r->out_rows = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->out_rows));
-    bool is_ok = r->ids && r->pos && r->failed && r->out_rows;
+    r->best = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->best));
+    bool is_ok = r->ids && r->pos && r->failed && r->out_rows && r->best;
     if (r->model->ngrams.n_heads > 0) {
         r->history = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs * (size_t)r->n_ctx,
                                    sizeof(*r->history));
@@ -230,8 +248,8 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
         is_ok = is_ok && r->history && r->ids_before;
     }
     if (!r->model->be->ops->is_host) {
-        r->logits = mem_try_big(MEM_CAT_SCRATCH, runner_logits_bytes(r));
-        r->hidden = mem_try_big(MEM_CAT_SCRATCH, runner_hidden_bytes(r));
+        r->logits = runner_host_take(r, runner_logits_bytes(r));
+        r->hidden = runner_host_take(r, runner_hidden_bytes(r));
         is_ok = is_ok && r->logits && r->hidden;
     }
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
@@ -314,9 +332,10 @@ void runner_free(struct runner *r)
     mem_free(MEM_CAT_SCRATCH, r->pos);
     mem_free(MEM_CAT_SCRATCH, r->failed);
     mem_free(MEM_CAT_SCRATCH, r->out_rows);
+    mem_free(MEM_CAT_SCRATCH, r->best);
     if (!r->model->be->ops->is_host) {
-        mem_free_big(MEM_CAT_SCRATCH, r->logits, runner_logits_bytes(r));
-        mem_free_big(MEM_CAT_SCRATCH, r->hidden, runner_hidden_bytes(r));
+        runner_host_give(r, r->logits, runner_logits_bytes(r));
+        runner_host_give(r, r->hidden, runner_hidden_bytes(r));
     }
     mem_free(MEM_CAT_KV, r);
 }
@@ -584,15 +603,52 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
                             n_sure + 1 - r->model->window);
 }
 
-static enum err_code runner_forward(struct runner *r, struct model_step *st, bool wants_hidden,
-                                    struct err *err)
+/* The logits of the items that want them, and of those whose likeliest ids the backend could not tell. Neighbours come together. */
+static void runner_download(struct runner *r, const struct model_step *st,
+                            struct runner_item *items, int32_t n)
 {
     struct backend *be = r->model->be;
+    size_t vocab = (size_t)r->model->n_vocab, first = 0, end = 0;
+    for (int32_t k = 0; k < n; k++) {
+        struct runner_item *it = &items[k];
+        if (!it->logits)
+            continue;
+        size_t at = (size_t)(it->logits - r->logits) / vocab;
+        bool is_known = it->wants_best && st->best;
+        for (int32_t i = 0; i < it->n_out && is_known; i++)
+            is_known = r->best[at + (size_t)i] >= 0;
+        if (is_known) {
+            it->best = r->best + at;
+            continue;
+        }
+        if (at != end) {
+            if (end > first)
+                be->ops->download(be, r->logits + first * vocab, r->scratch.logits + first * vocab,
+                                  (end - first) * vocab * sizeof(float));
+            first = at;
+        }
+        end = at + (size_t)it->n_out;
+    }
+    if (end > first)
+        be->ops->download(be, r->logits + first * vocab, r->scratch.logits + first * vocab,
+                          (end - first) * vocab * sizeof(float));
+}
+
+static enum err_code runner_forward(struct runner *r, struct model_step *st,
+                                    struct runner_item *items, int32_t n, struct err *err)
+{
+    struct backend *be = r->model->be;
+    bool wants_hidden = false;
+    for (int32_t i = 0; i < n; i++) {
+        wants_hidden = wants_hidden || items[i].wants_hidden;
+        items[i].best = NULL;
+        if (items[i].wants_best && be->ops->best)
+            st->best = r->best;
+    }
     model_step_run(r->model, st);
     enum err_code code = be->ops->wait(be, err);
     if (!code && st->n_logits > 0 && !be->ops->is_host)
-        be->ops->download(be, r->logits, r->scratch.logits,
-                          (size_t)st->n_logits * (size_t)r->model->n_vocab * sizeof(float));
+        runner_download(r, st, items, n);
     if (!code && wants_hidden && !be->ops->is_host)
         be->ops->download(be, r->hidden, r->scratch.h,
                           (size_t)st->n_out * (size_t)r->model->n_embd * sizeof(float));
@@ -603,7 +659,6 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
 {
     BUG_ON(n < 1 || n > r->max_seqs);
     enum err_code code = ERR_OK;
-    bool wants_hidden = false;
     struct model_step st = { .ids = r->ids,
                              .pos = r->pos,
                              .out_rows = r->out_rows,
@@ -634,11 +689,10 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
         runner_settle(r, it->seq, r->seqs[it->seq].len);
         runner_extend(r, it);
         runner_add_rows(r, &st, it);
-        wants_hidden = wants_hidden || it->wants_hidden;
     }
     int64_t start = clock_us();
     if (!code)
-        code = runner_forward(r, &st, wants_hidden, err);
+        code = runner_forward(r, &st, items, n, err);
     if (!code && st.n_rows >= RUNNER_TIMED_ROWS)
         r->token_seconds = (double)(clock_us() - start) * 1e-6 / st.n_rows;
     const uint8_t *failed = r->failed;

@@ -137,6 +137,7 @@ struct runner {
     uint64_t next_age;
     float *logits; /* [max_out][V] host memory */
     float *hidden; /* [max_out][D] host memory */
+    int32_t *best; /* [max_out] */
 };
 
 /* A sequence's part of a step: append ids at its end. */
@@ -147,6 +148,10 @@ struct runner_item {
     int32_t n_out;      /* 0..n: logits are wanted of the last so many */
     float *
         logits; /* set by the step: [n_out][V] host memory, writable, valid until the next step; NULL for none */
+    bool
+        wants_best; /* the likeliest ids will do: where the backend knows them, logits are not set */
+    const int32_t
+        *best; /* set by the step: [n_out] the rows' likeliest ids; NULL: look at the logits */
     bool wants_hidden; /* beside logits */
     bool has_no_head;  /* only hidden states are wanted: no logits are computed */
     bool

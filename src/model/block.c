@@ -393,6 +393,8 @@ void model_step_run(const struct model *m, struct model_step *st)
     st->flags = st->failed;
     ops_begin(m->be, st->n_rows);
     m->family->step(m, st);
+    if (st->best && st->n_logits > 0)
+        m->be->ops->best(m->be, tensor_of(s->logits, st->n_logits, m->n_vocab), st->best);
     ops_failed(m->be, st->flags);
     for (int i = 0; i < st->n_out && st->flags != st->failed; i++)
         st->failed[st->out_rows[i]] |= st->flags[i];

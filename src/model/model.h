@@ -231,6 +231,8 @@ struct model_step {
     const struct state_keep *keep; /* NULL: no row is tentative */
     const int32_t *keep_rows;      /* [T] kept row of each tentative row */
     uint8_t *failed;               /* out [T] host memory: 1 = a non-finite value met this row */
+    /* NULL, or out [n_logits] host memory: the likeliest id of each row of logits, as the backend's op best says it (which is there) */
+    int32_t *best;
     struct model_scratch *scratch;
     /* private to the blocks from here: */
     struct tensor x, h;   /* residual stream and the current branch */
