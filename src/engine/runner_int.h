@@ -1,5 +1,6 @@
 /* runner_int.h - what the files of the runner share. runner.c: sizes, sequences, steps. runner_round.c: ways back. runner_state.c: slots of
- * recurrent layers. runner_keep.c: histories that outlive their sequences. runner_pins.c: sessions. runner_tier.c: histories on disk. */
+ * recurrent layers. runner_keep.c: histories that outlive their sequences. runner_pins.c: sessions. runner_tier.c: histories on disk.
+ * runner_out.c: what a step gives. */
 #ifndef PLUMB_ENGINE_RUNNER_INT_H
 #define PLUMB_ENGINE_RUNNER_INT_H
 
@@ -117,5 +118,14 @@ size_t runner_index_page(const struct runner *r, int64_t i); /* bytes; 0: it has
 /* The sequence's ids from position `at` on, where the model wants them (n-grams). */
 void runner_note_ids(struct runner *r, int32_t seq, int32_t at, const int32_t *ids, int32_t n);
 void runner_copy_slot(struct runner *r, int32_t dst, int32_t src);
+
+/* --- runner_out.c --- */
+
+/* Host memory that the backend downloads to; NULL: none is left. */
+void *runner_host_take(const struct runner *r, size_t bytes);
+void runner_host_give(const struct runner *r, void *p, size_t bytes);
+/* Run the step's forward pass; the items get what they want of it. Errors: those of the backend's wait. */
+enum err_code runner_forward(struct runner *r, struct model_step *st, struct runner_item *items,
+                             int32_t n, struct err *err) MUST_CHECK;
 
 #endif

@@ -1,0 +1,71 @@
+/* runner_out.c - what a step gives, from where the backend has it to the host. */
+#include "engine/runner_int.h"
+
+void *runner_host_take(const struct runner *r, size_t bytes)
+{
+    struct backend *be = r->model->be;
+    return be->ops->host_alloc ? be->ops->host_alloc(be, bytes)
+                               : mem_try_big(MEM_CAT_SCRATCH, bytes);
+}
+
+void runner_host_give(const struct runner *r, void *p, size_t bytes)
+{
+    struct backend *be = r->model->be;
+    if (be->ops->host_free && p)
+        be->ops->host_free(be, p);
+    else
+        mem_free_big(MEM_CAT_SCRATCH, p, bytes);
+}
+
+/* The logits of the items that want them, and of those whose likeliest ids the backend could not tell; the others get theirs.
+ * Neighbours come together. */
+static void runner_download(struct runner *r, const struct model_step *st,
+                            struct runner_item *items, int32_t n)
+{
+    struct backend *be = r->model->be;
+    size_t vocab = (size_t)r->model->n_vocab, first = 0, end = 0;
+    for (int32_t k = 0; k < n; k++) {
+        struct runner_item *it = &items[k];
+        if (!it->logits)
+            continue;
+        size_t at = (size_t)(it->logits - r->logits) / vocab;
+        bool is_known = it->wants_best && st->best;
+        for (int32_t i = 0; i < it->n_out && is_known; i++)
+            is_known = r->best[at + (size_t)i] >= 0;
+        if (is_known) {
+            it->best = r->best + at;
+            continue;
+        }
+        if (at != end) {
+            if (end > first)
+                be->ops->download(be, r->logits + first * vocab, r->scratch.logits + first * vocab,
+                                  (end - first) * vocab * sizeof(float));
+            first = at;
+        }
+        end = at + (size_t)it->n_out;
+    }
+    if (end > first)
+        be->ops->download(be, r->logits + first * vocab, r->scratch.logits + first * vocab,
+                          (end - first) * vocab * sizeof(float));
+}
+
+enum err_code runner_forward(struct runner *r, struct model_step *st, struct runner_item *items,
+                             int32_t n, struct err *err)
+{
+    struct backend *be = r->model->be;
+    bool wants_hidden = false;
+    for (int32_t i = 0; i < n; i++) {
+        wants_hidden = wants_hidden || items[i].wants_hidden;
+        items[i].best = NULL;
+        if (items[i].wants_best && be->ops->best)
+            st->best = r->best;
+    }
+    model_step_run(r->model, st);
+    enum err_code code = be->ops->wait(be, err);
+    if (!code && st->n_logits > 0 && !be->ops->is_host)
+        runner_download(r, st, items, n);
+    if (!code && wants_hidden && !be->ops->is_host)
+        be->ops->download(be, r->hidden, r->scratch.h,
+                          (size_t)st->n_out * (size_t)r->model->n_embd * sizeof(float));
+    return code;
+}
