@@ -28,10 +28,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 FAMILIES = ROOT / "tests/golden/families"
 PLUMB = os.environ.get("PLUMB", str(ROOT / "build/release/plumb"))
 TEXT = ROOT / "tests/golden/text/prose.txt"
-EMBED = {"bert", "bert-cls", "roberta", "nomic-bert", "embeddinggemma", "embeddinggemma-dense"}
+EMBED = {"bert", "bert-cls", "roberta", "nomic-bert", "embeddinggemma", "embeddinggemma-dense", "qwen3-embedding"}
 RANK = {"qwen3-rank", "roberta-rank"}
 NO_TRANSFORMERS = {"minicpm", "minicpm4"}  # their code is not in the library
-ONE_WAY = {"qwen4exp"}  # no way back from GGUF yet
+ONE_WAY = {"qwen4exp", "qwen4exp-sparse"}  # no way back from GGUF yet
 
 
 def convert(src, dst, *flags):
@@ -54,7 +54,7 @@ def embed(folder, ids, torch):
     with torch.inference_mode():
         h = model(torch.tensor([ids])).last_hidden_state[0]
     pooling = json.loads((folder / "1_Pooling/config.json").read_text())
-    h = h[0] if pooling["pooling_mode_cls_token"] else h.mean(0)
+    h = h[0] if pooling["pooling_mode_cls_token"] else h[-1] if pooling["pooling_mode_lasttoken"] else h.mean(0)
     for dense in sorted(folder.glob("*_Dense")):
         h = load_file(dense / "model.safetensors")["linear.weight"] @ h
     return h
