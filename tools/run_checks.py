@@ -269,7 +269,7 @@ class Checks:
         # V and SLOW: tests/api/serving.py takes its programs from build/V; sanitizers and neighbours need patience.
         env = dict(self.env, V=variant, PLUMB=str(ROOT / f"build/{variant}/plumb"), SLOW="2" if variant == "release" else "8")
         rc = run(no_aslr(variant) + [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10",
-                                     "-o", "junit_family=xunit1", f"--junitxml={report}", *paths], log, 1500, env)
+                                     "-o", "junit_family=xunit1", f"--junitxml={report}", *paths], log, 2400, env)
         r, skipped, counted = Result(), [], 0
         if report.exists():
             for case in xml.etree.ElementTree.parse(report).iter("testcase"):
