@@ -238,7 +238,8 @@ static void huge_grammars_are_small_or_refused(void **arg)
         int64_t us = clock_thread_us() - start;
         if (us > (int64_t)5000000 * SLOWER)
             fail_msg("%s: %lld ms", rows[i].name, (long long)us / 1000);
-        if (!rows[i].says && code)
+        bool is_late = SLOWER > 1 && strstr(err.text, "takes too long"); /* instrumented code is */
+        if (!rows[i].says && code && !is_late)
             fail_msg("%s: %s", rows[i].name, err.text);
         if (rows[i].says && !(code && strstr(err.text, rows[i].says)))
             fail_msg("%s: '%s' does not say '%s'", rows[i].name, err.text, rows[i].says);
