@@ -203,4 +203,4 @@ def test_a_directory_without_tokenizer_json_says_so(tmp_path):
     folder = write_dir(tmp_path / "m", "{}")
     (folder / "tokenizer.json").unlink()
     code, _, err = run(folder, "a")
-    assert code != 0 and "no tokenizer.json" in err
+    assert code != 0 and "neither tokenizer.json nor tokenizer.model" in err
