@@ -122,6 +122,20 @@ bool fio_mkdir(const char *path, mode_t mode)
     return S_ISDIR(st.st_mode);
 }
 
+enum err_code fio_make_dirs(char *path, struct err *err)
+{
+    for (char *p = path + 1;; p++) {
+        if (*p != '/' && *p)
+            continue;
+        char was = *p;
+        *p = '\0';
+        enum err_code code = fio_mkdir(path, 0700) ? ERR_OK : fio_error(err, path);
+        *p = was;
+        if (code || !was)
+            return code;
+    }
+}
+
 bool fio_sync_dir(const char *path)
 {
     int fd = fio_open(path, O_RDONLY | O_DIRECTORY, 0);

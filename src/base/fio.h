@@ -29,6 +29,9 @@ bool fio_unlink(const char *path);
 bool fio_mkdir(const char *path, mode_t mode); /* true where it is there already */
 bool fio_sync_dir(const char *path);           /* names in it that changed are durable then */
 
+/* mkdir -p, for the owner alone; path is as before when it returns. Errors: as fio_error. */
+enum err_code fio_make_dirs(char *path, struct err *err) MUST_CHECK;
+
 /* ERR_NOT_FOUND, ERR_FULL (no room: ENOSPC, EDQUOT, EFBIG) or ERR_IO by errno; the text names the path. */
 enum err_code fio_error(struct err *err, const char *path);
 

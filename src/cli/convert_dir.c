@@ -159,6 +159,25 @@ static enum err_code convert_put_tensor(struct convert *c, const struct recode *
     return code;
 }
 
+static enum err_code convert_begin_file(struct safetensors_writer *head, const char *path,
+                                        struct sink *s, struct err *err)
+{
+    enum err_code code = sink_open(s, path, err);
+    return code ? code : safetensors_write_head(head, s, err);
+}
+
+/* The file is there if all went well, and head and sink are released. code: what became of it so far, which is returned. */
+static enum err_code convert_end_file(struct convert *c, struct safetensors_writer *head,
+                                      struct sink *s, enum err_code code, struct err *err)
+{
+    c->bytes += s->n;
+    if (!code)
+        code = sink_commit(s, err);
+    sink_abort(s);
+    safetensors_writer_release(head);
+    return code;
+}
+
 /* A tensor of a module: FOLDER/model.safetensors holds it alone. */
 static enum err_code convert_put_module(struct convert *c, int32_t i, const char *dir,
                                         struct err *err)
@@ -177,17 +196,10 @@ static enum err_code convert_put_module(struct convert *c, int32_t i, const char
     if (!code)
         code = convert_path(path, dir, name, err);
     if (!code)
-        code = sink_open(&s, path, err);
-    if (!code)
-        code = safetensors_write_head(&head, &s, err);
+        code = convert_begin_file(&head, path, &s, err);
     if (!code)
         code = convert_put_tensor(c, &r, &s, err);
-    c->bytes += s.n;
-    if (!code)
-        code = sink_commit(&s, err);
-    sink_abort(&s);
-    safetensors_writer_release(&head);
-    return code;
+    return convert_end_file(c, &head, &s, code, err);
 }
 
 static enum err_code convert_put_shard(struct convert *c, const struct convert_shards *shards,
@@ -203,21 +215,14 @@ static enum err_code convert_put_shard(struct convert *c, const struct convert_s
         if (shards->of[i] == shard)
             convert_put_entry(&head, &c->x.tensors[i]);
     if (!code)
-        code = sink_open(&s, path, err);
-    if (!code)
-        code = safetensors_write_head(&head, &s, err);
+        code = convert_begin_file(&head, path, &s, err);
     for (int32_t i = 0; i < c->x.n_tensors && !code; i++) {
         if (shards->of[i] != shard)
             continue;
         convert_progress(c, i);
         code = convert_put_tensor(c, &c->x.tensors[i], &s, err);
     }
-    c->bytes += s.n;
-    if (!code)
-        code = sink_commit(&s, err);
-    sink_abort(&s);
-    safetensors_writer_release(&head);
-    return code;
+    return convert_end_file(c, &head, &s, code, err);
 }
 
 static void convert_index_entry(struct json_writer *j, const struct recode *r, const char *file)

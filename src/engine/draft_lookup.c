@@ -7,11 +7,8 @@
 
 #include <string.h>
 
-#define LOOKUP_GRAM \
-    3 /* ids that must agree: two agree by chance in code, where blanks and brackets abound */
 #define LOOKUP_WALK \
     64 /* candidates that are looked at: the list of a frequent gram is as long as the text */
-#define LOOKUP_MATCH 64 /* a longer common ending makes no surer */
 #define LOOKUP_LEAD \
     16 /* ids of the prompt that a recent answer is kept with, so that its start is found */
 #define LOOKUP_NEAR 48 /* ids that may have been left out or put in since the last guess was read */
@@ -88,7 +85,7 @@ static void lookup_close(struct drafter *d, row_id row, const int32_t *ids, int3
 static int32_t lookup_hash(const struct lookup_row *r, const int32_t *ids, int32_t end)
 {
     uint64_t h = 0;
-    for (int32_t i = end - LOOKUP_GRAM + 1; i <= end; i++)
+    for (int32_t i = end - PAST_GRAM + 1; i <= end; i++)
         h = (h ^ (uint64_t)ids[i]) * 0x9E3779B97F4A7C15u;
     return (int32_t)(h >> 33 & (uint64_t)(r->n_heads - 1));
 }
@@ -97,7 +94,7 @@ static int32_t lookup_hash(const struct lookup_row *r, const int32_t *ids, int32
 static int32_t lookup_match(const int32_t *ids, int32_t a, int32_t b)
 {
     int32_t n = 0;
-    while (n < LOOKUP_MATCH && n <= a && ids[a - n] == ids[b - n])
+    while (n < PAST_MATCH && n <= a && ids[a - n] == ids[b - n])
         n++;
     return n;
 }
@@ -114,7 +111,7 @@ static bool lookup_is_near(const struct lookup_row *r, int32_t at, int32_t n_ids
 static int32_t lookup_find(const struct lookup_row *r, const int32_t *ids, int32_t n_ids,
                            int32_t *n_matched)
 {
-    int32_t best = -1, best_n = LOOKUP_GRAM - 1, last = n_ids - 1;
+    int32_t best = -1, best_n = PAST_GRAM - 1, last = n_ids - 1;
     bool is_best_near = false;
     int32_t at = r->heads[lookup_hash(r, ids, last)];
     for (int32_t i = 0; at >= 0 && i < LOOKUP_WALK; i++, at = r->prev[at]) {
@@ -133,7 +130,7 @@ static int32_t lookup_find(const struct lookup_row *r, const int32_t *ids, int32
 int32_t draft_lookup_sure(int32_t n_matched)
 {
     int32_t sure = DRAFT_LOOKUP_SURE;
-    for (int32_t n = LOOKUP_GRAM; n < n_matched && sure < DRAFT_MODEL_SURE - 1; n += n / 2 + 1)
+    for (int32_t n = PAST_GRAM; n < n_matched && sure < DRAFT_MODEL_SURE - 1; n += n / 2 + 1)
         sure++; /* up to 3, 5, 8, 13, 20, 31, 47 */
     return sure;
 }
@@ -141,7 +138,7 @@ int32_t draft_lookup_sure(int32_t n_matched)
 static void lookup_index(struct lookup_row *r, const int32_t *ids, int32_t n_ids)
 {
     for (; r->n_indexed < n_ids - 1; r->n_indexed++) {
-        if (r->n_indexed < LOOKUP_GRAM - 1)
+        if (r->n_indexed < PAST_GRAM - 1)
             continue;
         int32_t *head = &r->heads[lookup_hash(r, ids, r->n_indexed)];
         r->prev[r->n_indexed] = *head;
@@ -153,7 +150,7 @@ static void lookup_draft_row(const struct past *past, struct lookup_row *r, stru
 {
     int32_t n_matched = 0, n_past, at = -1;
     lookup_index(r, a->ids, a->n_ids);
-    if (a->n_ids > LOOKUP_GRAM)
+    if (a->n_ids > PAST_GRAM)
         at = lookup_find(r, a->ids, a->n_ids, &n_matched);
     n_matched = at < 0 ? 0 : n_matched;
     a->n = past_find(past, r->salt, a->ids, a->n_ids, a->ids_out, a->n_max, &n_past);

@@ -6,7 +6,8 @@
 
 #include "engine/engine.h"
 
-#define PAST_GRAM     3         /* ids that must agree to be a candidate */
+/* Ids that must agree to be a candidate, in a row's own text too: two agree by chance in code, where blanks and brackets abound. */
+#define PAST_GRAM     3
 #define PAST_IDS      (1 << 17) /* of all texts together; 12 bytes each */
 #define PAST_TEXTS    256
 #define PAST_TEXT_IDS (1 << 15) /* of one: the last ones are kept */

@@ -252,14 +252,6 @@ static void draft_learn(struct engine_model *em, struct row *row, const struct e
     }
 }
 
-/* What stays is what was sampled; a row that failed has ended and is closed next. */
-static void draft_resolve(struct engine_model *em, struct row *row)
-{
-    int32_t n_accepted = row->n_fed - em->runner->seqs[row->seq].round.base - 1;
-    enum err_code code = runner_resolve(em->runner, row->seq, n_accepted, NULL);
-    BUG_ON(code != ERR_OK);
-}
-
 void draft_settle(struct engine_model *em, const struct engine_work *work,
                   struct engine_result *results, int32_t n, int64_t us)
 {
@@ -268,8 +260,11 @@ void draft_settle(struct engine_model *em, const struct engine_work *work,
     for (int32_t i = 0; i < n; i++) {
         struct row *row = &em->rows[work[i].row];
         draft_learn(em, row, &results[i]);
-        if (row->n_drafts > 0 && !row->has_failed)
-            draft_resolve(em, row);
+        if (row->n_drafts > 0 &&
+            !row->has_failed) { /* one that failed has ended and is closed next */
+            enum err_code code = runner_resolve(em->runner, row->seq, results[i].n_taken - 1, NULL);
+            BUG_ON(code != ERR_OK);
+        }
         n_rows += em->items[i].n;
         is_decoding = is_decoding && em->items[i].n - row->n_drafts == 1;
         results[i].speculation = row->speculation;

@@ -19,24 +19,6 @@ void journal_path(const char *dir, const char *name, const char *suffix,
              name ? name : "", name ? suffix : "");
 }
 
-/* mkdir -p, for the owner alone. */
-static enum err_code journal_make_dir(const char *dir, struct err *err)
-{
-    char path[JOURNAL_PATH_BYTES];
-    journal_path(dir, NULL, "", path);
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p)
-            continue;
-        char was = *p;
-        *p = '\0';
-        if (!fio_mkdir(path, 0700))
-            return fio_error(err, path);
-        *p = was;
-        if (!was)
-            return ERR_OK;
-    }
-}
-
 static bool journal_lock(int fd)
 {
     int rc;
@@ -121,8 +103,9 @@ enum err_code journal_file_begin(const char *dir, const char *name, struct journ
 {
     char path[JOURNAL_PATH_BYTES];
     int fd = -1;
+    journal_path(dir, NULL, "", path);
+    enum err_code code = fio_make_dirs(path, err);
     journal_path(dir, name, JOURNAL_SUFFIX, path);
-    enum err_code code = journal_make_dir(dir, err);
     if (!code)
         code = journal_open(path, O_RDWR | O_CREAT, &fd, err);
     if (code)

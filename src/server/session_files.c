@@ -55,24 +55,6 @@ static void session_path(const struct session_files *f, const char *name, const 
              end);
 }
 
-/* mkdir -p, for the owner alone. */
-static enum err_code make_dir(const struct session_files *f, struct err *err)
-{
-    char path[PATH_BYTES];
-    session_path(f, NULL, "", path);
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p)
-            continue;
-        char was = *p;
-        *p = '\0';
-        if (!fio_mkdir(path, 0700))
-            return fio_error(err, path);
-        *p = was;
-        if (!was)
-            return ERR_OK;
-    }
-}
-
 /* The first `most` bytes of a file, or all of them. */
 static enum err_code read_file(const char *path, size_t most, struct buf *out, struct err *err)
 {
@@ -198,12 +180,14 @@ static enum err_code write_file(const struct session_files *f, const char *name,
 static enum err_code do_save(struct session_job *job, const char *name, struct err *err)
 {
     const struct session_files *f = job->files;
+    char dir[PATH_BYTES];
     struct buf data;
+    session_path(f, NULL, "", dir);
     buf_init(&data, MEM_CAT_SERVER, LIMIT_SESSION_RECORD);
     session_record_write(&job->record, &data);
     enum err_code code =
         data.failed ? err_set(err, ERR_FULL, "a record of over %d bytes", LIMIT_SESSION_RECORD)
-                    : make_dir(f, err);
+                    : fio_make_dirs(dir, err);
     if (!code) {
         sweep_parts(f);
         code = check_room(f, name, err);

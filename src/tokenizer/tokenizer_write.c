@@ -231,10 +231,8 @@ void tokenizer_write_replace(struct json_writer *j, const char *from, bool is_re
 }
 
 /* SentencePiece: spaces are U+2581, one goes in front where the model wants it. */
-static void write_spm_normalizer(struct json_writer *j, const struct tokenizer_spec *s)
+void tokenizer_write_space_marks(struct json_writer *j, const struct tokenizer_spec *s)
 {
-    tokenizer_write_typed(j, "normalizer", "Sequence");
-    json_field_array(j, "normalizers");
     if (s->add_space_prefix) {
         json_begin_object(j);
         json_field_str(j, "type", "Prepend");
@@ -242,6 +240,13 @@ static void write_spm_normalizer(struct json_writer *j, const struct tokenizer_s
         json_end_object(j);
     }
     tokenizer_write_replace(j, " ", false, SPACE_MARK);
+}
+
+static void write_spm_normalizer(struct json_writer *j, const struct tokenizer_spec *s)
+{
+    tokenizer_write_typed(j, "normalizer", "Sequence");
+    json_field_array(j, "normalizers");
+    tokenizer_write_space_marks(j, s);
     json_end_array(j);
     json_end_object(j);
 }

@@ -11,6 +11,8 @@ void tokenizer_write_typed(struct json_writer *j, const char *key, const char *t
 /* A step {"type": "Replace"} of a list; is_regex: `from` is a pattern. */
 void tokenizer_write_replace(struct json_writer *j, const char *from, bool is_regex,
                              const char *to);
+/* The steps of a normalizer that put marks where spaces are, and one before the text where the vocabulary wants it. */
+void tokenizer_write_space_marks(struct json_writer *j, const struct tokenizer_spec *s);
 
 /* tokenizer_write_words.c: vocabularies without merges, which are WordPiece and Unigram. */
 void tokenizer_write_words_normalizer(struct json_writer *j, const struct tokenizer_spec *s);

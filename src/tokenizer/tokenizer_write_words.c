@@ -51,13 +51,7 @@ static void write_unigram_normalizer(struct json_writer *j, const struct tokeniz
         tokenizer_write_replace(j, "\\A +| +\\z", true, "");
         tokenizer_write_replace(j, " {2,}", true, " ");
     }
-    if (s->add_space_prefix) {
-        json_begin_object(j);
-        json_field_str(j, "type", "Prepend");
-        json_field_str(j, "prepend", SPACE_MARK);
-        json_end_object(j);
-    }
-    tokenizer_write_replace(j, " ", false, SPACE_MARK);
+    tokenizer_write_space_marks(j, s);
     json_end_array(j);
     json_end_object(j);
 }
