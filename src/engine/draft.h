@@ -34,6 +34,18 @@ struct draft_ask {
     double chance[DRAFT_MAX];   /* [n] that it comes true where those before it did (speculate.h) */
 };
 
+/* Positions [pos, pos + n) of a row that a step has computed and that stay: guesses that did not come true are not among them.
+ * They come in ascending order, but not from the first one on: what a row began with (a kept or shared prefix, what came from disk) was
+ * not computed, and nobody has its states; and once more from an earlier one, after a row gave up its memory. The same position of a
+ * row always has the same state, whatever it was computed beside. A row of which something failed is told of no more. */
+struct draft_seen {
+    row_id row;
+    int32_t pos, n;
+    const int32_t *ids; /* [n_ids] prompt and answer so far, n_ids >= pos + n */
+    int32_t n_ids;
+    struct tensor states; /* [n][taps.n * D] backend memory, valid during the call */
+};
+
 struct drafter;
 struct drafter_ops {
     const char *name;
@@ -49,6 +61,11 @@ struct drafter_ops {
      * when it has so many ids. 0 = not known yet. */
     double (*guess_us)(const struct drafter *d, int32_t n);
     double (*due_us)(const struct drafter *d, row_id row, int32_t n_ids);
+    /* Of a drafter that takes time and wants the model's hidden states, else NULL: which ones it wants (engine_model_new asks once), and
+     * what it is told after every step of the rows that it has open, prompts in their chunks too. What it computes of them it does
+     * at once, on the same backend, or keeps in memory of its own. */
+    const struct model_taps *(*taps)(const struct drafter *d);
+    void (*see)(struct drafter *d, const struct draft_seen *seen, int32_t n);
 };
 
 struct drafter {

@@ -201,8 +201,10 @@ void draft_plan(struct engine_model *em, const struct engine_work *work, int32_t
     int32_t n_asks = draft_ask_all(em, work, n);
     struct speculate_room room = { .n_rows = em->base.info.max_step_rows - n_rows,
                                    .n_max = n_out < n_rows ? n_out : n_rows };
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         room.n_decode += em->items[i].n == 1;
+        em->items[i].wants_taps = em->seen && !em->rows[work[i].row].no_slow;
+    }
     for (int32_t i = 0; i < n_asks; i++)
         draft_set_chances(em, &em->asks[i]);
     em->slow_us = 0;
@@ -252,6 +254,30 @@ static void draft_learn(struct engine_model *em, struct row *row, const struct e
     }
 }
 
+/* The hidden states of what has been computed and stays. */
+static void draft_see(struct engine_model *em, const struct engine_work *work,
+                      const struct engine_result *results, int32_t n)
+{
+    int64_t cols = em->runner->taps.n * em->runner->model->width;
+    int32_t n_seen = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const struct row *row = &em->rows[work[i].row];
+        int32_t n_new = results[i].n_taken;
+        if (!em->items[i].tapped || row->has_failed || n_new == 0)
+            continue;
+        /* the backend's ops take what they read as their own */
+        float *states = (float *)(uintptr_t)em->items[i].tapped;
+        em->seen[n_seen++] = (struct draft_seen){ .row = work[i].row,
+                                                  .pos = row->n_fed - n_new,
+                                                  .n = n_new,
+                                                  .ids = row->ids,
+                                                  .n_ids = row->n_ids,
+                                                  .states = { states, n_new, cols, cols } };
+    }
+    if (n_seen > 0)
+        em->slow->ops->see(em->slow, em->seen, n_seen);
+}
+
 void draft_settle(struct engine_model *em, const struct engine_work *work,
                   struct engine_result *results, int32_t n, int64_t us)
 {
@@ -273,4 +299,6 @@ void draft_settle(struct engine_model *em, const struct engine_work *work,
     }
     if (is_decoding)
         step_cost_add(&em->cost, n_rows, us - em->slow_us);
+    if (em->seen)
+        draft_see(em, work, results, n);
 }

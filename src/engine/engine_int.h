@@ -74,6 +74,7 @@ struct engine_model {
     bool drafts_always;
     int32_t drafts_max;            /* guesses of a row in a step */
     struct draft_ask *asks, *plan; /* [max_rows] */
+    struct draft_seen *seen;       /* [max_rows]; NULL: nobody wants states */
     int64_t slow_us;               /* that the slow drafter took for this step */
     struct step_cost cost;         /* of steps in which nobody takes a prompt */
     struct draft_rate rate;        /* of all rows */

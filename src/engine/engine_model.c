@@ -349,6 +349,7 @@ static void engine_model_free(struct engine *e)
     mem_free(MEM_CAT_BASE, em->items);
     mem_free(MEM_CAT_BASE, em->asks);
     mem_free(MEM_CAT_BASE, em->plan);
+    mem_free(MEM_CAT_BASE, em->seen);
     mem_free(MEM_CAT_BASE, em->keep);
     mem_free(MEM_CAT_BASE, em->no_end);
     mem_free(MEM_CAT_BASE, em->model_id);
@@ -517,6 +518,10 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                  .max_tentative = em->drafts_max + 1,
                                  .cache_type = o->cache_type,
                                  .keep_bytes = o->keep_bytes };
+    if (em->slow && em->slow->ops->taps) {
+        ro.taps = *em->slow->ops->taps(em->slow);
+        em->seen = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->seen));
+    }
     enum err_code code = runner_new(&ro, &em->runner, err);
     if (!code && o->disk_dir) {
         struct runner_tier_options to = { .dir = o->disk_dir,

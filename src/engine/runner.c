@@ -279,6 +279,8 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
         code = runner_keep_alloc(r, o->keep_bytes, err);
     if (!code)
         code = runner_alloc_step(r, err);
+    if (!code)
+        code = runner_taps_alloc(r, &o->taps, err);
     if (code) {
         runner_free(r);
         return code;
@@ -309,6 +311,7 @@ void runner_free(struct runner *r)
         mem_free(MEM_CAT_SCRATCH, r->views[g]);
     }
     model_scratch_release(&r->scratch);
+    runner_taps_free(r);
     mem_free(MEM_CAT_SCRATCH, r->ids);
     mem_free(MEM_CAT_SCRATCH, r->history);
     mem_free(MEM_CAT_SCRATCH, r->ids_before);
@@ -560,6 +563,7 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
         };
     if (runner_has_state(r))
         runner_add_state(r, st, it, row0);
+    runner_add_taps(r, st, it, row0);
     runner_note_ids(r, it->seq, s->len, it->ids, it->n);
     if (r->history)
         r->ids_before[st->n_seqs] = r->history + (int64_t)it->seq * r->n_ctx + s->len;

@@ -27,6 +27,8 @@ struct runner_options {
     enum dtype cache_type; /* F16, BF16, F32, KV_Q8 or KV_Q4 */
     /* Bytes of the cache that histories nobody uses may keep; 0 = nothing is kept, RUNNER_KEEP_ALL = while nobody needs it */
     int64_t keep_bytes;
+    struct model_taps
+        taps; /* states that items may want beside; memory for those of a whole step */
 };
 
 #define RUNNER_KEEP_ALL INT64_MAX
@@ -135,6 +137,9 @@ struct runner {
     struct runner_snapshot *snapshots; /* [n_snapshots] */
     int32_t n_snapshots;
     uint64_t next_age;
+    struct model_taps taps;
+    float *tapped; /* [max_rows][taps.n * D] backend memory; NULL = there are no taps */
+    size_t tapped_bytes;
     float *logits; /* [max_out][V] host memory */
     float *hidden; /* [max_out][D] host memory */
     int32_t *best; /* [max_out] */
@@ -160,11 +165,16 @@ struct runner_item {
         n_back; /* tokens before these rows that may be taken back, too: windows keep what they see; at most max_rows - n */
     const float *
         hidden; /* set by the step where it is wanted: [n_out][D] what the logits were made of; as logits */
+    /* States of all n rows: what comes of the step is the same bits with them, its last layer takes longer. */
+    bool wants_taps;
+    const float *
+        tapped; /* set by the step where it is wanted: [n][taps.n * D] backend memory, valid until the next step */
     bool has_failed; /* set by the step: a non-finite value met one of the rows ... */
     int32_t n_good;  /* ... and so many rows come before it */
 };
 
-/* Errors: ERR_NOMEM, ERR_INVALID (a limit that cannot be met, with the arithmetic). */
+/* Errors: ERR_NOMEM, ERR_INVALID (a limit that cannot be met, with the arithmetic), ERR_UNSUPPORTED (the backend's caches; taps of a
+ * model that has none). */
 enum err_code runner_new(const struct runner_options *o, struct runner **out,
                          struct err *err) MUST_CHECK;
 void runner_free(struct runner *r);

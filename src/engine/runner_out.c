@@ -1,5 +1,6 @@
 /* runner_out.c - what a step gives, from where the backend has it to the host. */
 #include "engine/runner_int.h"
+#include "tensor/ops.h"
 
 void *runner_host_take(const struct runner *r, size_t bytes)
 {
@@ -15,6 +16,46 @@ void runner_host_give(const struct runner *r, void *p, size_t bytes)
         be->ops->host_free(be, p);
     else
         mem_free_big(MEM_CAT_SCRATCH, p, bytes);
+}
+
+static int64_t runner_taps_cols(const struct runner *r)
+{
+    return r->taps.n * r->model->width;
+}
+
+enum err_code runner_taps_alloc(struct runner *r, const struct model_taps *taps, struct err *err)
+{
+    const struct model *m = r->model;
+    r->taps = *taps;
+    if (taps->n == 0)
+        return ERR_OK;
+    for (int i = 0; i < taps->n; i++)
+        BUG_ON(taps->n > MODEL_TAPS_MAX || taps->at[i] < 0 || taps->at[i] > m->n_layers ||
+               (i > 0 && taps->at[i] <= taps->at[i - 1]));
+    if (m->is_two_way || m->n_streams > 1)
+        return err_set(err, ERR_UNSUPPORTED, "%s: no drafter is known for its hidden states",
+                       m->arch);
+    r->tapped_bytes = (size_t)r->max_rows * (size_t)runner_taps_cols(r) * sizeof(*r->tapped);
+    r->tapped = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, r->tapped_bytes);
+    return r->tapped ? ERR_OK
+                     : err_set(err, ERR_NOMEM, "hidden states for a drafter: no memory for %zu MiB",
+                               r->tapped_bytes >> 20);
+}
+
+void runner_taps_free(struct runner *r)
+{
+    if (r->tapped)
+        r->model->be->ops->free(r->model->be, MEM_CAT_SCRATCH, r->tapped, r->tapped_bytes);
+}
+
+void runner_add_taps(struct runner *r, struct model_step *st, struct runner_item *it, int row0)
+{
+    it->tapped = NULL;
+    if (!it->wants_taps)
+        return;
+    BUG_ON(!r->tapped);
+    it->tapped = r->tapped + row0 * runner_taps_cols(r);
+    st->taps = &r->taps;
 }
 
 /* The logits of the items that want them, and of those whose likeliest ids the backend could not tell; the others get theirs.
@@ -60,6 +101,8 @@ enum err_code runner_forward(struct runner *r, struct model_step *st, struct run
         if (items[i].wants_best && be->ops->best)
             st->best = r->best;
     }
+    if (st->taps)
+        st->tapped = tensor_of(r->tapped, st->n_rows, runner_taps_cols(r));
     model_step_run(r->model, st);
     enum err_code code = be->ops->wait(be, err);
     if (!code && st->n_logits > 0 && !be->ops->is_host)

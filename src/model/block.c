@@ -64,10 +64,13 @@ void block_add(const struct model *m, struct model_step *st)
     ops_add(m->be, st->x, st->h);
 }
 
-void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
+/* h = the final norm of x, or `to` is. */
+static void block_final_norm(const struct model *m, struct tensor to, struct tensor x)
 {
-    if (m->tap.fn)
-        m->tap.fn(m->tap.ctx, layer_i, st->x);
+    if (m->out_norm_b)
+        ops_layer_norm(m->be, to, x, m->out_norm, m->out_norm_b, m->eps);
+    else
+        ops_rms_norm(m->be, to, x, m->out_norm, (int)m->width, m->eps);
 }
 
 /* The ops to come are of n_out rows. The backend's row flags go by the row numbers of its tensors, so those so far are fetched. */
@@ -79,9 +82,67 @@ static void block_begin_out(const struct model *m, struct model_step *st)
     ops_begin(m->be, st->n_out);
 }
 
+/* The rows without output go on for taps alone: what meets them from here on is no failure of theirs, as without taps. */
+static void block_spare(const struct model *m, struct model_step *st)
+{
+    if (st->flags != st->failed)
+        return;
+    ops_failed(m->be, st->failed);
+    memset(st->scratch->tail_failed, 0, (size_t)st->n_rows);
+    st->flags = st->scratch->tail_failed;
+    ops_begin(m->be, st->n_rows);
+}
+
+bool block_goes_on(const struct model *m, struct model_step *st, int layer_i)
+{
+    if (layer_i < m->n_layers - 1 || st->n_out > 0)
+        return true;
+    if (st->is_whole)
+        block_spare(m, st);
+    return st->is_whole;
+}
+
+/* The last layer was computed of all rows: x shrinks to those with output. */
+static void block_narrow_end(const struct model *m, struct model_step *st)
+{
+    const uint8_t *tail = st->flags;
+    struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, st->x.cols);
+    block_begin_out(m, st);
+    for (int i = 0; i < st->n_out; i++)
+        st->failed[st->out_rows[i]] |= tail[st->out_rows[i]];
+    ops_gather(m->be, x_out, st->x, st->out_rows);
+    st->x = x_out;
+}
+
+/* Layer layer_i's part of what is tapped. */
+static void block_tap(const struct model *m, struct model_step *st, int layer_i)
+{
+    for (int i = 0; i < st->taps->n; i++) {
+        struct tensor to = tensor_cols(st->tapped, i * m->width, m->width);
+        if (st->taps->at[i] == layer_i)
+            ops_copy(m->be, to, st->x);
+        if (st->taps->at[i] == m->n_layers && layer_i == m->n_layers - 1)
+            block_final_norm(m, to, st->x);
+    }
+}
+
+void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
+{
+    if (m->tap.fn)
+        m->tap.fn(m->tap.ctx, layer_i, st->x);
+    if (st->taps)
+        block_tap(m, st, layer_i);
+    if (st->is_whole && layer_i == m->n_layers - 1 && st->n_out > 0 && st->n_out < st->n_rows)
+        block_narrow_end(m, st);
+}
+
 /* From here on only the rows whose logits are wanted: att and x shrink to them. */
 void block_narrow(const struct model *m, struct model_step *st, struct tensor *att)
 {
+    if (st->is_whole) {
+        block_spare(m, st);
+        return;
+    }
     block_begin_out(m, st);
     struct tensor att_out = tensor_of(st->scratch->att_out, st->n_out, att->cols);
     struct tensor x_out = tensor_of(st->scratch->x_out, st->n_out, st->x.cols);
@@ -177,7 +238,7 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
         ops_kv_store(m->be, kv, k, v, seqs, st->n_seqs);
 
     bool is_last = layer_i == m->n_layers - 1;
-    if (is_last && st->n_out == 0)
+    if (!block_goes_on(m, st, layer_i))
         return false;
     ops_attention(m->be, att, q, kv, seqs, st->n_seqs, &params);
     if (m->is_q_gated) {
@@ -305,11 +366,10 @@ void block_head(const struct model *m, struct model_step *st)
         return;
     }
     struct tensor logits = tensor_of(st->scratch->logits, st->n_logits, m->n_vocab);
+    if (st->n_out == 0) /* it was all for taps */
+        return;
     st->h = tensor_of(st->scratch->h, st->n_out, m->width); /* where the runner looks */
-    if (m->out_norm_b)
-        block_layer_norm(m, st, m->out_norm, m->out_norm_b);
-    else
-        block_norm(m, st, m->out_norm);
+    block_final_norm(m, st->h, st->x);
     if (m->n_labels > 0)
         block_classify(m, st, st->h);
     if (st->n_logits == 0)
@@ -391,6 +451,8 @@ void model_step_run(const struct model *m, struct model_step *st)
     BUG_ON(st->n_logits < 0 || st->n_logits > st->n_out);
     memset(st->failed, 0, (size_t)st->n_rows);
     st->flags = st->failed;
+    st->is_whole = st->taps && st->taps->n > 0 && st->taps->at[st->taps->n - 1] >= m->n_layers - 1;
+    BUG_ON(st->taps && (m->is_two_way || m->n_streams > 1));
     ops_begin(m->be, st->n_rows);
     m->family->step(m, st);
     if (st->best && st->n_logits > 0)

@@ -125,7 +125,7 @@ bool block_delta(const struct model *m, struct model_step *st, int layer_i)
     delta_recur(m, &st->state[layer_i], l, &in, tensor_of(sc->conv, rows, s->conv_cols), out,
                 st->seqs[MODEL_GROUP_STATE], st->n_seqs);
     bool is_last = layer_i == m->n_layers - 1;
-    if (is_last && st->n_out == 0)
+    if (!block_goes_on(m, st, layer_i))
         return false;
     ops_rms_norm(m->be, out, out, l->delta_norm, (int)s->value_dim, m->eps);
     ops_glu(m->be, out, z, out, m->delta_glu);

@@ -417,9 +417,10 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
     s->bytes = n * sizeof(float);
     s->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, s->bytes);
     s->out_failed = mem_try(MEM_CAT_SCRATCH, (size_t)max_out);
+    s->tail_failed = mem_try(MEM_CAT_SCRATCH, (size_t)max_rows);
     s->ngram_rows = mem_try(MEM_CAT_SCRATCH, MODEL_NGRAM_HEADS_MAX * sizeof(*s->ngram_rows));
     s->index_first = mem_try_array(MEM_CAT_SCRATCH, (size_t)max_rows, sizeof(*s->index_first));
-    if (!s->block || !s->out_failed || !s->ngram_rows || !s->index_first) {
+    if (!s->block || !s->out_failed || !s->tail_failed || !s->ngram_rows || !s->index_first) {
         model_scratch_release(s);
         return err_set(err, ERR_NOMEM,
                        "step buffers: no memory for %zu MiB (%d tokens, %d with logits)",
@@ -443,6 +444,7 @@ void model_scratch_release(struct model_scratch *s)
     if (s->block)
         s->be->ops->free(s->be, MEM_CAT_SCRATCH, s->block, s->bytes);
     mem_free(MEM_CAT_SCRATCH, s->out_failed);
+    mem_free(MEM_CAT_SCRATCH, s->tail_failed);
     mem_free(MEM_CAT_SCRATCH, s->ngram_rows);
     mem_free(MEM_CAT_SCRATCH, s->index_first);
     block_moe_release(s->moe);

@@ -107,6 +107,15 @@ struct model_tap {
     void *ctx;
 };
 
+/* States that a step gives of every row beside its output, for drafters (engine/draft.h). */
+#define MODEL_TAPS_MAX 16
+struct model_taps {
+    int n; /* 0 = none */
+    /* Ascending: the residual stream behind layer at[i], or (at[i] = n_layers) what stands behind the final norm, which logits are made
+     * of. The last two make a step compute its last layer for all rows, not for those with output alone. */
+    int at[MODEL_TAPS_MAX];
+};
+
 /* Sizes of every recurrent layer: see struct state_layer. All 0: the model has none. */
 struct model_state {
     int64_t taps, conv_cols, n_heads, n_key_heads, key_dim, value_dim;
@@ -195,6 +204,7 @@ struct model_scratch {
     int32_t *index_first;                  /* [max_rows] host memory */
     float *x_out, *att_out, *logits;       /* [max_out][D H*K V] */
     uint8_t *out_failed;                   /* [max_out] host memory */
+    uint8_t *tail_failed;                  /* [max_rows] host memory */
     struct model_moe *moe;                 /* private to block_moe.c; NULL = no experts */
 };
 
@@ -233,9 +243,14 @@ struct model_step {
     uint8_t *failed;               /* out [T] host memory: 1 = a non-finite value met this row */
     /* NULL, or out [n_logits] host memory: the likeliest id of each row of logits, as the backend's op best says it (which is there) */
     int32_t *best;
+    /* NULL, or which states go to tapped [T][taps->n * D] (backend memory), side by side. Output and failed are the same bits with it.
+     * Not of two-way models and those of several streams. */
+    const struct model_taps *taps;
+    struct tensor tapped;
     struct model_scratch *scratch;
     /* private to the blocks from here: */
     struct tensor x, h;   /* residual stream and the current branch */
+    bool is_whole;        /* taps see the end of the last layer */
     struct tensor inject; /* [x.rows][S] */
     uint8_t *flags;       /* [x.rows] where failed rows of x are told */
 };
