@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static _Atomic int64_t mem_live[MEM_CAT_COUNT];
+static _Atomic int64_t mem_live[MEM_CAT_COUNT], mem_device[MEM_CAT_COUNT];
 static _Atomic int64_t mem_fail_countdown;
 static _Thread_local int mem_guard_depth;
 
@@ -31,6 +31,17 @@ const char *mem_cat_name(enum mem_cat cat)
 static void mem_count(enum mem_cat cat, int64_t delta)
 {
     atomic_fetch_add_explicit(&mem_live[cat], delta, memory_order_relaxed);
+}
+
+void mem_count_device(enum mem_cat cat, int64_t delta)
+{
+    atomic_fetch_add_explicit(&mem_device[cat], delta, memory_order_relaxed);
+}
+
+int64_t mem_device_bytes(enum mem_cat cat)
+{
+    BUG_ON((unsigned)cat >= MEM_CAT_COUNT);
+    return atomic_load_explicit(&mem_device[cat], memory_order_relaxed);
 }
 
 static void mem_check_guard(void)

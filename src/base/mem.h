@@ -1,4 +1,4 @@
-/* mem.h - host memory: accounted allocation by category, arenas, a guard against allocating in a step.
+/* mem.h - the ledger of memory: accounted allocation by category, arenas, a guard against allocating in a step.
  *
  * Nothing outside base/ calls malloc (the lint checks it). Every block has a category; the counters are what /metrics and
  * leak checks read. Thread: any; the guard is per thread. */
@@ -61,6 +61,9 @@ char *mem_strndup(enum mem_cat cat, const char *s,
                   size_t n); /* copies n bytes, adds a terminator */
 
 int64_t mem_bytes(enum mem_cat cat); /* live bytes, atomic read */
+/* Memory of a device, which its backend takes and gives: counted beside, under the same categories. */
+void mem_count_device(enum mem_cat cat, int64_t delta);
+int64_t mem_device_bytes(enum mem_cat cat);
 const char *mem_cat_name(enum mem_cat cat);
 
 /* While armed, mem_* on this thread is a bug in debug builds (no effect in release). Nests. */

@@ -35,13 +35,13 @@ double bench_median(double *v, int n)
 
 size_t bench_bytes_per_token(const struct model *m)
 {
-    const struct weight_shape *embed = m->be->ops->shape(m->embed);
+    const struct weight_shape *embed = model_layer_be(m, 0)->ops->shape(m->embed);
     return m->weight_bytes - (m->head == m->embed ? 0 : embed->bytes);
 }
 
 size_t bench_cache_bytes(const struct bench *b)
 {
-    return b->runner->slab_bytes;
+    return b->runner->slab.bytes[0] + b->runner->slab.bytes[1];
 }
 
 /* Feed ids [from, to) of the fixed text; the last row's logits are computed, as a prompt's would be. */

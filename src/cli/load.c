@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem_limit.h"
+#include "cli/load_split.h"
 #include "cli/load_template.h"
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
@@ -28,15 +29,36 @@ int64_t load_kv_default(void)
     return quarter;
 }
 
-/* A quarter of what the weights have left of the GPU's memory. */
-static int64_t load_kv_of_gpu(void)
+/* Of layer i's cache, a page. */
+static int64_t load_page_bytes(const struct load *l, int64_t i)
 {
-    struct cuda_device dev;
-    if (cuda_device_find(0, &dev, NULL) != ERR_OK)
-        return LOAD_KV_MIN;
-    log_info("load", "cache memory: %lld MiB, a quarter of the %lld MiB that are free on the GPU",
-             (long long)(dev.free_bytes >> 22), (long long)(dev.free_bytes >> 20));
-    return dev.free_bytes / 4 > LOAD_KV_MIN ? dev.free_bytes / 4 : LOAD_KV_MIN;
+    const struct model_layer *layer = &l->model->layers[i];
+    const struct backend *be = model_layer_be(l->model, i);
+    return layer->group == MODEL_GROUP_STATE || layer->kv_from != i
+               ? 0
+               : (int64_t)be->ops->kv_page_bytes(be, l->cache_type, layer->n_kv_heads,
+                                                 layer->head_dim);
+}
+
+/* A quarter of what the weights have left of the GPU's memory, and no more than leaves the CPU's layers a quarter of the host's. */
+static int64_t load_kv_of_gpu(const struct load *l)
+{
+    int64_t quarter = l->be->ops->free_bytes(l->be) / 4, mine = 0, all = 0;
+    for (int64_t i = 0; i < l->model->n_layers; i++) {
+        int64_t page = load_page_bytes(l, i);
+        mine += i >= l->model->n_host_layers ? page : 0;
+        all += page;
+    }
+    if (mine > 0)
+        quarter = (int64_t)((double)quarter * (double)all / (double)mine);
+    if (mine < all) {
+        double host = (double)load_kv_default() * (double)all / (double)(all - mine);
+        quarter = (double)quarter > host ? (int64_t)host : quarter;
+    }
+    quarter = quarter > LOAD_KV_MIN ? quarter : LOAD_KV_MIN;
+    log_info("load", "cache memory: %lld MiB, by a quarter of what is free on the GPU",
+             (long long)(quarter >> 20));
+    return quarter;
 }
 
 /* --- parts --- */
@@ -114,11 +136,12 @@ static enum err_code load_backend(struct load *l, bool is_refused, struct err *e
     struct err why = { 0 };
     if (l->o->compare)
         return load_wrapped(l, err);
-    if (strcmp(device, "cuda") == 0)
+    if (strcmp(device, "cuda") == 0 && !load_split_is_none(l->o->gpu_layers))
         return load_cuda(l, err);
-    if (!load_is_auto(l) && strcmp(device, "cpu") != 0)
+    if (!load_is_auto(l) && strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0)
         return err_set(err, ERR_INVALID, "--device: '%s' is not one of cpu, cuda, auto", device);
-    bool tries = load_is_auto(l) && !is_refused && cuda_is_built() && !l->o->backend;
+    bool tries = load_is_auto(l) && !is_refused && cuda_is_built() && !l->o->backend &&
+                 !load_split_is_none(l->o->gpu_layers);
     if (tries && load_cuda(l, &why) == ERR_OK)
         return ERR_OK;
     if (tries) {
@@ -193,9 +216,34 @@ static enum err_code load_file(struct load *l, struct err *err)
     return code;
 }
 
+/* Which layers are the GPU's. */
+static enum err_code load_split(const struct load *l, struct model_load_options *mo,
+                                struct err *err)
+{
+    struct load_split split;
+    struct load_split_options o = { .weights = l->weights,
+                                    .be = l->be,
+                                    .gpu_layers = l->o->gpu_layers,
+                                    .cpu_experts = l->o->cpu_experts,
+                                    .ctx = l->o->ctx,
+                                    .kv_memory = l->o->kv_memory,
+                                    .cache_type = l->cache_type,
+                                    .step_rows = LOAD_STEP_ROWS_GPU };
+    enum err_code code = load_split_plan(&o, &split, err);
+    mo->n_host_layers = split.n_host_layers;
+    mo->n_host_experts = split.n_host_experts;
+    mo->host = split.n_host_layers + split.n_host_experts > 0 ? l->host : NULL;
+    return code;
+}
+
 static enum err_code load_model(struct load *l, struct err *err)
 {
     struct model_load_options mo = { .weights = l->weights, .be = l->be, .ctx = l };
+    if (l->host) {
+        enum err_code refused = load_split(l, &mo, err);
+        if (refused)
+            return refused;
+    }
     if (isatty(STDERR_FILENO))
         mo.on_tensor = load_progress;
     enum err_code code = model_load(&mo, &l->model, err);
@@ -295,7 +343,7 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_en
                                       .disk_bytes = keep->disk_bytes,
                                       .cache_type = l->cache_type };
     if (o.kv_bytes == 0)
-        o.kv_bytes = l->host ? load_kv_of_gpu() : load_kv_default();
+        o.kv_bytes = l->host ? load_kv_of_gpu(l) : load_kv_default();
     if (keep->dir) {
         int64_t start = clock_us();
         tier_space_content(l->weights, o.content);

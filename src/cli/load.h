@@ -22,15 +22,17 @@ struct load_compare {
 
 /* Flags that every verb with a model has. Put it into the verb's options struct and LOAD_FLAGS into its table. */
 struct load_options {
-    const char *model;      /* NULL = the default model */
-    const char *backend;    /* NULL = "cpu" */
-    const char *device;     /* NULL = "auto": a GPU where there is one and room */
-    const char *cpu_mask;   /* NULL = "auto" */
-    const char *cache_type; /* NULL = "f16" */
-    int64_t threads;        /* 0 = physical cores that the process may use */
-    int64_t ctx;            /* 0 = the model's, or what fits in half the cache memory */
-    int64_t kv_memory;      /* bytes; 0 = a quarter of the memory that is available */
-    bool takes_embedders;   /* a model that makes embeddings alone is fine */
+    const char *model;       /* NULL = the default model */
+    const char *backend;     /* NULL = "cpu" */
+    const char *device;      /* NULL = "auto": a GPU where there is one and room */
+    const char *gpu_layers;  /* NULL = "auto": as many as fit */
+    const char *cpu_experts; /* NULL = "auto" */
+    const char *cpu_mask;    /* NULL = "auto" */
+    const char *cache_type;  /* NULL = "f16" */
+    int64_t threads;         /* 0 = physical cores that the process may use */
+    int64_t ctx;             /* 0 = the model's, or what fits in half the cache memory */
+    int64_t kv_memory;       /* bytes; 0 = a quarter of the memory that is available */
+    bool takes_embedders;    /* a model that makes embeddings alone is fine */
     struct load_rope rope;
     const struct load_compare *compare; /* no flag; NULL = the backend as it is */
 };
@@ -58,6 +60,20 @@ struct load_options {
           "cpu, cuda or auto: a GPU where there is one; default auto",        \
           CLI_FLAG_STRING,                                                    \
           offsetof(type, field.device),                                       \
+          0,                                                                  \
+          0 },                                                                \
+        { "gpu-layers",                                                       \
+          "N",                                                                \
+          "layers that the GPU has, the last ones; default auto: what fits",  \
+          CLI_FLAG_STRING,                                                    \
+          offsetof(type, field.gpu_layers),                                   \
+          0,                                                                  \
+          0 },                                                                \
+        { "cpu-experts",                                                      \
+          "N",                                                                \
+          "first layers whose experts the CPU has; default auto: as need be", \
+          CLI_FLAG_STRING,                                                    \
+          offsetof(type, field.cpu_experts),                                  \
           0,                                                                  \
           0 },                                                                \
         { "threads",                                                          \

@@ -426,6 +426,12 @@ static void engine_model_log_line(const char *name, int64_t bytes, const char *w
     log_info("engine", "  %-8s %8.1f  %s", name, (double)bytes / 0x1p20, what);
 }
 
+/* The host's and a GPU's together. */
+static int64_t mem_all(enum mem_cat cat)
+{
+    return mem_bytes(cat) + mem_device_bytes(cat);
+}
+
 /* Categories are the process's: kernels, sampling and the tokenizer count with those who called for them. */
 static void engine_model_log_memory(const struct engine_model *em)
 {
@@ -433,10 +439,13 @@ static void engine_model_log_memory(const struct engine_model *em)
     struct engine_usage u;
     char text[128];
     int64_t slabs = 0, requests = engine_model_request_bytes(&em->base), total = requests;
+    int64_t on_device = 0;
+    for (int i = 0; i < MEM_CAT_COUNT; i++)
+        on_device += mem_device_bytes((enum mem_cat)i);
     runner_usage(r, &u);
     log_info("engine", "memory         MiB");
     snprintf(text, sizeof(text), "%lld parameters", (long long)r->model->n_params);
-    engine_model_log_line("weights", mem_bytes(MEM_CAT_WEIGHTS), text);
+    engine_model_log_line("weights", mem_all(MEM_CAT_WEIGHTS), text);
     for (int32_t i = 0; i < u.n_groups; i++) {
         int64_t bytes = u.groups[i].page_bytes * u.groups[i].n_pages;
         if (strcmp(u.groups[i].name, "state") == 0)
@@ -450,19 +459,20 @@ static void engine_model_log_memory(const struct engine_model *em)
         slabs += bytes;
     }
     snprintf(text, sizeof(text), "page tables of %d sequences of %d tokens", r->max_seqs, r->n_ctx);
-    engine_model_log_line("tables", mem_bytes(MEM_CAT_KV) - slabs, text);
+    engine_model_log_line("tables", mem_all(MEM_CAT_KV) - slabs, text);
     snprintf(text, sizeof(text), "%d tokens, %d with logits; kernels, sampling", r->max_rows,
              r->max_out);
-    engine_model_log_line("step", mem_bytes(MEM_CAT_SCRATCH), text);
+    engine_model_log_line("step", mem_all(MEM_CAT_SCRATCH), text);
     snprintf(text, sizeof(text), "at most: ids, biases, stop strings, grammars' states of %d rows",
              r->max_seqs);
     engine_model_log_line("requests", requests, text);
     int64_t others = mem_bytes(MEM_CAT_TOKENIZER) + mem_bytes(MEM_CAT_TEMPLATE) +
                      mem_bytes(MEM_CAT_GRAMMAR) + mem_bytes(MEM_CAT_BASE);
     engine_model_log_line("text", others, "tokenizer, templates and small things");
-    total +=
-        others + mem_bytes(MEM_CAT_WEIGHTS) + mem_bytes(MEM_CAT_KV) + mem_bytes(MEM_CAT_SCRATCH);
-    engine_model_log_line("total", total, "");
+    total += others + mem_all(MEM_CAT_WEIGHTS) + mem_all(MEM_CAT_KV) + mem_all(MEM_CAT_SCRATCH);
+    if (on_device > 0)
+        engine_model_log_line("GPU", on_device, "of these: weights, cache and step buffers there");
+    engine_model_log_line("total", total, on_device > 0 ? "the host's and the GPU's" : "");
 }
 
 enum err_code engine_model_new(const struct engine_model_options *o, struct engine **out,
@@ -493,7 +503,8 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->drafts_always = o->drafts_always;
     em->drafts_max = m->has_group[MODEL_GROUP_STATE] ? ENGINE_MODEL_STATE_DRAFTS : DRAFT_MAX;
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
-    const char *numerics = o->numerics ? o->numerics : m->be->ops->numerics;
+    char names[MODEL_NUMERICS];
+    const char *numerics = o->numerics ? o->numerics : model_numerics(m, names);
     engine_model_fingerprint(o->weights_digest, numerics, o->cache_type, em->fingerprint);
     engine_model_identity(o->weights_digest, numerics, o->cache_type, em->identity);
     em->base.info = (struct engine_info){ .model_id = em->model_id,

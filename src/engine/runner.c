@@ -38,9 +38,38 @@ static int64_t runner_seq_bytes(const struct runner *r, int64_t n_tokens)
 
 /* --- sizes --- */
 
+static struct backend *slab_be(const struct runner *r, int part)
+{
+    return part ? r->model->host : r->model->be;
+}
+
+bool runner_slab_alloc(struct runner *r, struct runner_slab *s, const size_t bytes[2])
+{
+    bool is_ok = true;
+    for (int part = 0; part < 2; part++) {
+        struct backend *be = slab_be(r, part);
+        if (bytes[part] == 0)
+            continue;
+        s->bytes[part] = bytes[part];
+        s->data[part] = be->ops->alloc(be, MEM_CAT_KV, bytes[part]);
+        is_ok = is_ok && s->data[part];
+    }
+    return is_ok;
+}
+
+void runner_slab_free(struct runner *r, struct runner_slab *s)
+{
+    for (int part = 0; part < 2; part++) {
+        struct backend *be = slab_be(r, part);
+        if (s->data[part])
+            be->ops->free(be, MEM_CAT_KV, s->data[part], s->bytes[part]);
+    }
+    *s = (struct runner_slab){ 0 };
+}
+
 size_t runner_layer_page(const struct runner *r, int64_t i)
 {
-    struct backend *be = r->model->be;
+    struct backend *be = runner_be(r, i);
     const struct model_layer *l = &r->model->layers[i];
     return l->group == MODEL_GROUP_STATE || l->kv_from != i
                ? 0
@@ -81,9 +110,9 @@ static int64_t runner_fits(const struct runner *r, int group, int64_t kv_bytes, 
 void runner_copy_page(struct runner *r, int64_t l, int32_t dst, int32_t src)
 {
     int64_t n = (int64_t)(runner_index_page(r, l) / sizeof(float));
-    ops_kv_copy_page(r->model->be, &r->layers[l], dst, src);
+    ops_kv_copy_page(runner_be(r, l), &r->layers[l], dst, src);
     if (n > 0)
-        ops_copy(r->model->be, tensor_of(r->index[l].data + dst * n, 1, n),
+        ops_copy(runner_be(r, l), tensor_of(r->index[l].data + dst * n, 1, n),
                  tensor_of(r->index[l].data + src * n, 1, n));
 }
 
@@ -95,29 +124,31 @@ static enum err_code runner_alloc_index(struct runner *r, struct err *err)
     size_t words = (size_t)kv_pages_for(r->n_ctx);
     if (m->pick.n_heads == 0)
         return ERR_OK;
+    size_t bytes[2] = { 0 };
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->index_bytes += runner_index_page(r, i) * n_pages;
+        bytes[runner_part(r, i)] += runner_index_page(r, i) * n_pages;
     r->index = mem_try_array(MEM_CAT_KV, (size_t)m->n_layers, sizeof(*r->index));
-    r->index_slab = m->be->ops->alloc(m->be, MEM_CAT_KV, r->index_bytes);
+    bool is_there = runner_slab_alloc(r, &r->index_slab, bytes);
     r->picked = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_rows * words, sizeof(*r->picked));
     r->pick_scores = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->n_ctx, sizeof(*r->pick_scores));
-    if (!r->index || !r->index_slab || !r->picked || !r->pick_scores)
+    if (!r->index || !is_there || !r->picked || !r->pick_scores)
         return err_set(err, ERR_NOMEM, "indexes of sparse attention: no memory for %zu MiB",
-                       r->index_bytes >> 20);
-    float *at = r->index_slab;
+                       (bytes[0] + bytes[1]) >> 20);
+    float *at[2] = { r->index_slab.data[0], r->index_slab.data[1] };
     for (int64_t i = 0; i < m->n_layers; i++) {
+        size_t n = runner_index_page(r, i) / sizeof(float) * n_pages;
         r->index[i] = (struct index_layer){ .dim = (int)m->index_dim,
                                             .ratio = (int)m->index_ratio,
-                                            .data = at };
-        at += runner_index_page(r, i) / sizeof(float) * n_pages;
+                                            .data = at[runner_part(r, i)] };
+        if (n > 0)
+            at[runner_part(r, i)] += n;
     }
     return ERR_OK;
 }
 
 static void runner_free_index(struct runner *r)
 {
-    if (r->index_slab)
-        r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->index_slab, r->index_bytes);
+    runner_slab_free(r, &r->index_slab);
     mem_free(MEM_CAT_KV, r->index);
     mem_free(MEM_CAT_SCRATCH, r->picked);
     mem_free(MEM_CAT_SCRATCH, r->pick_scores);
@@ -167,18 +198,34 @@ static enum err_code runner_size(struct runner *r, const struct runner_options *
     return ERR_OK;
 }
 
+/* What does not fit, with what is there. */
+static enum err_code runner_no_memory(const struct runner *r, const char *what,
+                                      const size_t bytes[2], struct err *err)
+{
+    const struct backend *be = r->model->be;
+    if (!be->ops->free_bytes)
+        return err_set(err, ERR_NOMEM, "%s: no memory for %zu MiB", what,
+                       (bytes[0] + bytes[1]) >> 20);
+    return err_set(
+        err, ERR_NOMEM,
+        "%s: %zu MiB are needed in the GPU's memory, %lld MiB are free: ask for a smaller "
+        "--ctx or --kv-memory, or fewer --gpu-layers",
+        what, bytes[0] >> 20, (long long)(be->ops->free_bytes(be) >> 20));
+}
+
 /* The layers' slabs stand one after the other in one block: thirty of them rounded to huge pages each would take half as much again
  * of a small cache. */
 static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
 {
     const struct model *m = r->model;
     r->layers = mem_alloc(MEM_CAT_KV, (size_t)m->n_layers * sizeof(*r->layers));
+    size_t bytes[2] = { 0 };
     for (int64_t i = 0; i < m->n_layers; i++)
-        r->slab_bytes += runner_layer_page(r, i) * (size_t)r->pools[m->layers[i].group].n_pages;
-    r->slab = m->be->ops->alloc(m->be, MEM_CAT_KV, r->slab_bytes);
-    if (!r->slab)
-        return err_set(err, ERR_NOMEM, "cache: no memory for %zu MiB", r->slab_bytes >> 20);
-    uint8_t *at = r->slab;
+        bytes[runner_part(r, i)] +=
+            runner_layer_page(r, i) * (size_t)r->pools[m->layers[i].group].n_pages;
+    if (!runner_slab_alloc(r, &r->slab, bytes))
+        return runner_no_memory(r, "cache", bytes, err);
+    uint8_t *at[2] = { r->slab.data[0], r->slab.data[1] };
     for (int64_t i = 0; i < m->n_layers; i++) {
         const struct model_layer *l = &m->layers[i];
         int32_t n_pages = r->pools[l->group].n_pages;
@@ -186,8 +233,9 @@ static enum err_code runner_alloc_layers(struct runner *r, struct err *err)
                                           .n_kv_heads = l->n_kv_heads,
                                           .head_dim = l->head_dim,
                                           .n_pages = n_pages,
-                                          .data = at };
-        at += runner_layer_page(r, i) * (size_t)n_pages;
+                                          .data = at[runner_part(r, i)] };
+        if (runner_layer_page(r, i) > 0)
+            at[runner_part(r, i)] += runner_layer_page(r, i) * (size_t)n_pages;
     }
     return ERR_OK;
 }
@@ -303,8 +351,7 @@ void runner_free(struct runner *r)
     runner_keep_free(r);
     runner_state_free(r);
     runner_free_index(r);
-    if (r->slab)
-        r->model->be->ops->free(r->model->be, MEM_CAT_KV, r->slab, r->slab_bytes);
+    runner_slab_free(r, &r->slab);
     mem_free(MEM_CAT_KV, r->layers);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
         kv_pool_release(&r->pools[g]);

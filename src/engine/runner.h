@@ -61,6 +61,12 @@ struct runner_snapshot {
 
 struct runner_tier; /* runner_tier.c */
 
+/* Memory of all layers, one block for each backend that computes some: the model's and its second one. */
+struct runner_slab {
+    void *data[2];
+    size_t bytes[2];
+};
+
 /* What a sequence that has ended left of windows and states behind its first len tokens (0 = nothing is held). */
 struct runner_end {
     bool is_due;     /* to be written to disk */
@@ -102,8 +108,7 @@ struct runner {
     double token_seconds; /* of a prompt, by the last steps; 0 = not known */
     /* private to runner.c from here */
     struct kv_layer *layers; /* [L] */
-    uint8_t *slab;           /* [slab_bytes] backend memory that the layers share */
-    size_t slab_bytes;
+    struct runner_slab slab; /* that the layers share */
     struct model_scratch scratch;
     int32_t *hit_pages;      /* [2 * kv_pages_for(n_ctx)] pages, then nodes */
     struct kv_table spare;   /* of the full group: a page on its way into the tree */
@@ -121,14 +126,12 @@ struct runner {
     int32_t *out_rows;                         /* [max_out] */
     struct seq_view *views[MODEL_GROUP_COUNT]; /* [max_seqs] */
     int32_t max_tentative;
-    struct state_layer *states; /* [L] */
-    float *state_slab;          /* [state_bytes] backend memory that the states share */
-    size_t state_bytes, keep_bytes;
-    struct state_keep keep;    /* row i of sequence s is s * max_tentative + i */
-    int32_t *keep_rows;        /* [max_rows] */
-    struct index_layer *index; /* [L] of layers with sparse attention; or NULL */
-    float *index_slab;         /* [index_bytes] backend memory */
-    size_t index_bytes;
+    struct state_layer *states;               /* [L] */
+    struct runner_slab state_slab, keep_slab; /* that the states share, and the kept rows */
+    struct state_keep keep, keep_host;        /* row i of sequence s is s * max_tentative + i */
+    int32_t *keep_rows;                       /* [max_rows] */
+    struct index_layer *index;                /* [L] of layers with sparse attention; or NULL */
+    struct runner_slab index_slab;
     uint64_t *picked;                  /* [max_rows][pages of n_ctx] */
     float *pick_scores;                /* [n_ctx] */
     struct state_layer ngram_state;    /* of models with n-grams */

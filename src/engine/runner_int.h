@@ -32,6 +32,19 @@ static inline int32_t runner_slot(const struct runner_seq *s)
 void runner_share_group(struct runner *r, int group, struct kv_table *to,
                         const struct kv_table *from, int32_t n_tokens);
 
+/* The backend that has layer i, and which of a slab's blocks that is. */
+static inline int runner_part(const struct runner *r, int64_t i)
+{
+    return i < r->model->n_host_layers;
+}
+static inline struct backend *runner_be(const struct runner *r, int64_t i)
+{
+    return model_layer_be(r->model, i);
+}
+/* Zeroed memory of bytes[part], where that is not 0. */
+bool runner_slab_alloc(struct runner *r, struct runner_slab *s, const size_t bytes[2]) MUST_CHECK;
+void runner_slab_free(struct runner *r, struct runner_slab *s);
+
 /* --- rounds --- */
 
 /* May the item be stepped? Errors: ERR_STATE - a round is open or poisoned; ERR_INVALID - more tentative rows than were planned for. */

@@ -17,11 +17,12 @@ static size_t state_matrix_floats(const struct model_state *s)
     return (size_t)s->n_heads * (size_t)s->key_dim * (size_t)s->value_dim;
 }
 
-static int64_t runner_n_state_layers(const struct runner *r)
+/* Of a backend: 0 the model's, 1 its second one. */
+static size_t runner_n_state_layers(const struct runner *r, int part)
 {
-    int64_t n = 0;
+    size_t n = 0;
     for (int64_t i = 0; i < r->model->n_layers; i++)
-        n += r->model->layers[i].group == MODEL_GROUP_STATE;
+        n += r->model->layers[i].group == MODEL_GROUP_STATE && runner_part(r, i) == part;
     return n;
 }
 
@@ -31,52 +32,49 @@ static size_t state_ngram_cols(const struct model *m)
     return m->ngrams.n_heads ? (size_t)(m->n_streams * m->width) : 0;
 }
 
-static void *runner_state_block(struct runner *r, size_t floats, size_t *bytes)
-{
-    *bytes = floats * sizeof(float);
-    return r->model->be->ops->alloc(r->model->be, MEM_CAT_KV, *bytes);
-}
-
-static bool runner_alloc_keep(struct runner *r, int64_t n_layers)
+static size_t keep_floats(const struct runner *r, int part)
 {
     const struct model_state *s = &r->model->state;
-    r->keep.n_rows = r->max_seqs * r->max_tentative;
-    size_t n = (size_t)n_layers * (size_t)r->keep.n_rows;
-    size_t all = n * (size_t)(s->conv_cols + 2 * s->n_heads);
-    if (n == 0)
+    return runner_n_state_layers(r, part) * (size_t)r->keep.n_rows *
+           (size_t)(s->conv_cols + 2 * s->n_heads);
+}
+
+static bool runner_alloc_keep(struct runner *r)
+{
+    const struct model_state *s = &r->model->state;
+    r->keep.n_rows = r->keep_host.n_rows = r->max_seqs * r->max_tentative;
+    size_t rows = (size_t)r->keep.n_rows, bytes[2] = { keep_floats(r, 0), keep_floats(r, 1) };
+    for (int part = 0; part < 2; part++) {
+        if (runner_part(r, r->model->ngrams.layer_i) == part)
+            bytes[part] += rows * state_ngram_cols(r->model);
+        bytes[part] *= sizeof(float);
+    }
+    if (rows == 0)
         return true;
-    r->keep.mix = runner_state_block(r, all + (size_t)r->keep.n_rows * state_ngram_cols(r->model),
-                                     &r->keep_bytes);
-    if (!r->keep.mix)
+    if (!runner_slab_alloc(r, &r->keep_slab, bytes))
         return false;
-    r->keep.decay = r->keep.mix + n * (size_t)s->conv_cols;
-    r->keep.beta = r->keep.decay + n * (size_t)s->n_heads;
-    if (r->model->ngrams.n_heads > 0)
-        r->keep.ngram = r->keep.mix + all;
+    for (int part = 0; part < 2; part++) {
+        struct state_keep *k = part ? &r->keep_host : &r->keep;
+        size_t n = runner_n_state_layers(r, part) * rows;
+        k->mix = r->keep_slab.data[part];
+        if (!k->mix)
+            continue;
+        k->decay = k->mix + n * (size_t)s->conv_cols;
+        k->beta = k->decay + n * (size_t)s->n_heads;
+        if (r->model->ngrams.n_heads > 0)
+            k->ngram = k->mix + keep_floats(r, part);
+    }
+    r->keep.host = &r->keep_host;
     return true;
 }
 
-enum err_code runner_state_alloc(struct runner *r, struct err *err)
+/* Where the layers' states stand in the blocks; the n-grams' behind those of the backend that has them. */
+static void runner_place_states(struct runner *r, size_t n_slots)
 {
     const struct model_state *s = &r->model->state;
-    if (!runner_has_state(r))
-        return ERR_OK;
-    int64_t n_layers = runner_n_state_layers(r);
-    size_t n_slots = (size_t)r->pools[MODEL_GROUP_STATE].n_pages;
-    size_t one = state_conv_floats(s) + state_matrix_floats(s);
-    size_t ngram = n_slots * (size_t)(r->model->ngrams.taps - 1) * state_ngram_cols(r->model);
-    size_t all = (size_t)n_layers * n_slots * one + ngram;
-    r->n_snapshots = (int32_t)n_slots;
-    r->snapshots = mem_try_array(MEM_CAT_KV, n_slots, sizeof(*r->snapshots));
-    r->states = mem_try_array(MEM_CAT_KV, (size_t)r->model->n_layers, sizeof(*r->states));
-    r->keep_rows = mem_try_array(MEM_CAT_KV, (size_t)r->max_rows, sizeof(*r->keep_rows));
-    r->state_slab = runner_state_block(r, all, &r->state_bytes);
-    if (!r->snapshots || !r->states || !r->keep_rows || !r->state_slab ||
-        !runner_alloc_keep(r, n_layers))
-        return err_set(err, ERR_NOMEM, "states of recurrent layers: no memory for %zu MiB",
-                       all * sizeof(float) >> 20);
-    float *at = r->state_slab;
+    float *at[2] = { r->state_slab.data[0], r->state_slab.data[1] };
     for (int64_t i = 0; i < r->model->n_layers; i++) {
+        float **to = &at[runner_part(r, i)];
         if (r->model->layers[i].group != MODEL_GROUP_STATE)
             continue;
         r->states[i] = (struct state_layer){ .n_slots = (int)n_slots,
@@ -87,15 +85,39 @@ enum err_code runner_state_alloc(struct runner *r, struct err *err)
                                              .key_dim = (int)s->key_dim,
                                              .value_dim = (int)s->value_dim,
                                              .is_tiled = s->is_tiled,
-                                             .conv = at + n_slots * state_matrix_floats(s),
-                                             .matrix = at };
-        at += n_slots * one;
+                                             .conv = *to + n_slots * state_matrix_floats(s),
+                                             .matrix = *to };
+        *to += n_slots * (state_conv_floats(s) + state_matrix_floats(s));
     }
+    float *ngram = at[runner_part(r, r->model->ngrams.layer_i)];
     r->ngram_state = (struct state_layer){ .n_slots = (int)n_slots,
                                            .taps = (int)r->model->ngrams.taps,
                                            .conv_cols = (int)state_ngram_cols(r->model),
-                                           .conv = at,
-                                           .matrix = at }; /* of no numbers */
+                                           .conv = ngram,
+                                           .matrix = ngram }; /* of no numbers */
+}
+
+enum err_code runner_state_alloc(struct runner *r, struct err *err)
+{
+    const struct model_state *s = &r->model->state;
+    if (!runner_has_state(r))
+        return ERR_OK;
+    size_t n_slots = (size_t)r->pools[MODEL_GROUP_STATE].n_pages, bytes[2];
+    size_t one = state_conv_floats(s) + state_matrix_floats(s);
+    size_t ngram = n_slots * (size_t)(r->model->ngrams.taps - 1) * state_ngram_cols(r->model);
+    for (int part = 0; part < 2; part++)
+        bytes[part] =
+            sizeof(float) * (runner_n_state_layers(r, part) * n_slots * one +
+                             (runner_part(r, r->model->ngrams.layer_i) == part ? ngram : 0));
+    r->n_snapshots = (int32_t)n_slots;
+    r->snapshots = mem_try_array(MEM_CAT_KV, n_slots, sizeof(*r->snapshots));
+    r->states = mem_try_array(MEM_CAT_KV, (size_t)r->model->n_layers, sizeof(*r->states));
+    r->keep_rows = mem_try_array(MEM_CAT_KV, (size_t)r->max_rows, sizeof(*r->keep_rows));
+    bool is_there = runner_slab_alloc(r, &r->state_slab, bytes);
+    if (!r->snapshots || !r->states || !r->keep_rows || !is_there || !runner_alloc_keep(r))
+        return err_set(err, ERR_NOMEM, "states of recurrent layers: no memory for %zu MiB",
+                       (bytes[0] + bytes[1]) >> 20);
+    runner_place_states(r, n_slots);
     enum err_code code = ERR_OK;
     for (int32_t i = 0; i < r->n_snapshots && !code; i++)
         code = kv_table_init(&r->snapshots[i].table, 1, err);
@@ -104,7 +126,6 @@ enum err_code runner_state_alloc(struct runner *r, struct err *err)
 
 void runner_state_free(struct runner *r)
 {
-    struct backend *be = r->model->be;
     for (int32_t i = 0; r->snapshots && i < r->n_snapshots; i++) {
         kv_table_reset(&r->pools[MODEL_GROUP_STATE], &r->snapshots[i].table);
         kv_table_release(&r->snapshots[i].table);
@@ -112,19 +133,17 @@ void runner_state_free(struct runner *r)
     mem_free(MEM_CAT_KV, r->snapshots);
     mem_free(MEM_CAT_KV, r->states);
     mem_free(MEM_CAT_KV, r->keep_rows);
-    if (r->state_slab)
-        be->ops->free(be, MEM_CAT_KV, r->state_slab, r->state_bytes);
-    if (r->keep.mix)
-        be->ops->free(be, MEM_CAT_KV, r->keep.mix, r->keep_bytes);
+    runner_slab_free(r, &r->state_slab);
+    runner_slab_free(r, &r->keep_slab);
 }
 
 void runner_copy_slot(struct runner *r, int32_t dst, int32_t src)
 {
     for (int64_t i = 0; i < r->model->n_layers; i++)
         if (r->model->layers[i].group == MODEL_GROUP_STATE)
-            ops_state_copy(r->model->be, &r->states[i], dst, src);
+            ops_state_copy(runner_be(r, i), &r->states[i], dst, src);
     if (r->model->ngrams.n_heads > 0)
-        ops_state_copy(r->model->be, &r->ngram_state, dst, src);
+        ops_state_copy(runner_be(r, r->model->ngrams.layer_i), &r->ngram_state, dst, src);
 }
 
 /* --- snapshots --- */

@@ -36,8 +36,8 @@ static uint8_t *move_bytes(struct backend *be, void *at, size_t n, uint8_t *byte
 
 uint8_t *runner_move_page(struct runner *r, int group, int32_t page, uint8_t *bytes, bool is_out)
 {
-    struct backend *be = r->model->be;
     for (int64_t i = 0; i < r->model->n_layers; i++) {
+        struct backend *be = runner_be(r, i);
         size_t n = layer_is_of(r, i, group) ? runner_layer_page(r, i) : 0;
         size_t n_index = n ? runner_index_page(r, i) : 0;
         if (n > 0)
@@ -64,9 +64,10 @@ uint8_t *runner_move_slot(struct runner *r, int32_t slot, uint8_t *bytes, bool i
 {
     for (int64_t i = 0; i < r->model->n_layers; i++)
         if (layer_is_of(r, i, MODEL_GROUP_STATE))
-            bytes = move_state(r->model->be, &r->states[i], slot, bytes, is_out);
+            bytes = move_state(runner_be(r, i), &r->states[i], slot, bytes, is_out);
     if (r->model->ngrams.n_heads > 0)
-        bytes = move_state(r->model->be, &r->ngram_state, slot, bytes, is_out);
+        bytes = move_state(runner_be(r, r->model->ngrams.layer_i), &r->ngram_state, slot, bytes,
+                           is_out);
     return bytes;
 }
 

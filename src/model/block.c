@@ -29,6 +29,8 @@ void block_embed(const struct model *m, struct model_step *st)
 {
     st->x = tensor_of(st->scratch->x, st->n_rows, m->width);
     st->h = tensor_of(st->scratch->h, st->n_rows, m->width);
+    if (st->first > 0) /* x is there */
+        return;
     ops_embed(m->be, st->x, m->embed, st->ids);
     if (m->embed_scale != 1)
         ops_scale(m->be, st->x, m->embed_scale);
@@ -114,13 +116,28 @@ static void block_narrow_end(const struct model *m, struct model_step *st)
     st->x = x_out;
 }
 
+/* From the second backend's buffer to one of the model's. */
+static void block_cross(const struct model *m, float *to, const float *from, int64_t n)
+{
+    m->be->ops->upload(m->be, to, from, (size_t)n * sizeof(*to));
+}
+
+/* x where what is tapped is, too. */
+static struct tensor block_tap_x(const struct model *m, struct model_step *st)
+{
+    if (m == st->model)
+        return st->x;
+    block_cross(st->model, st->model_x, st->x.data, st->x.rows * st->x.cols);
+    return tensor_of(st->model_x, st->x.rows, st->x.cols);
+}
+
 /* Layer layer_i's part of what is tapped. */
 static void block_tap(const struct model *m, struct model_step *st, int layer_i)
 {
     for (int i = 0; i < st->taps->n; i++) {
         struct tensor to = tensor_cols(st->tapped, i * m->width, m->width);
         if (st->taps->at[i] == layer_i)
-            ops_copy(m->be, to, st->x);
+            ops_copy(st->model->be, to, block_tap_x(m, st));
         if (st->taps->at[i] == m->n_layers && layer_i == m->n_layers - 1)
             block_final_norm(m, to, st->x);
     }
@@ -359,6 +376,8 @@ void block_pool(const struct model *m, struct model_step *st)
 
 void block_head(const struct model *m, struct model_step *st)
 {
+    if (st->end < m->n_layers)
+        return;
     if (m->is_two_way) {
         if (m->out_norm)
             ops_rms_norm(m->be, st->x, st->x, m->out_norm, (int)m->width, m->eps);
@@ -394,7 +413,7 @@ static void block_branch_norm(const struct model *m, struct model_step *st, cons
 void block_step_pre_norm(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         block_branch_norm(m, st, l->attn_norm, l->attn_norm_b);
         if (!block_attn(m, st, i))
@@ -411,7 +430,7 @@ void block_step_pre_norm(const struct model *m, struct model_step *st)
 void block_step_post_norm(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         if (!block_attn_of(m, st, i, st->x))
             return;
@@ -428,7 +447,7 @@ void block_step_post_norm(const struct model *m, struct model_step *st)
 void block_step_both_norms(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         block_norm(m, st, l->attn_norm);
         if (!block_attn(m, st, i))
@@ -444,15 +463,43 @@ void block_step_both_norms(const struct model *m, struct model_step *st)
     block_head(m, st);
 }
 
+/* The second backend's layers, and what the others take from them: the residual stream, and what was made of the embedding for each. */
+static void block_host_layers(const struct model *m, struct model_step *st)
+{
+    struct model_scratch *s = st->scratch;
+    struct model host = *m;
+    host.be = m->host;
+    st->scratch = s->host;
+    st->first = 0;
+    st->end = (int)m->n_host_layers;
+    ops_begin(host.be, st->n_rows);
+    m->family->step(&host, st);
+    ops_failed(host.be, st->flags);
+    st->scratch = s;
+    block_cross(m, s->x, st->x.data, st->x.rows * st->x.cols);
+    if (m->n_inp > 0)
+        block_cross(m, s->inp, s->host->inp, st->n_rows * m->n_layers * m->n_inp);
+}
+
 void model_step_run(const struct model *m, struct model_step *st)
 {
     struct model_scratch *s = st->scratch;
+    const struct state_keep *keep = st->keep;
     BUG_ON(st->n_rows < 1 || st->n_rows > s->max_rows || st->n_out < 0 || st->n_out > s->max_out);
     BUG_ON(st->n_logits < 0 || st->n_logits > st->n_out);
     memset(st->failed, 0, (size_t)st->n_rows);
     st->flags = st->failed;
     st->is_whole = st->taps && st->taps->n > 0 && st->taps->at[st->taps->n - 1] >= m->n_layers - 1;
     BUG_ON(st->taps && (m->is_two_way || m->n_streams > 1));
+    st->model = m;
+    st->model_x = s->x;
+    if (m->n_host_layers > 0) {
+        st->keep = keep ? keep->host : NULL;
+        block_host_layers(m, st);
+        st->keep = keep;
+    }
+    st->first = (int)m->n_host_layers;
+    st->end = (int)m->n_layers;
     ops_begin(m->be, st->n_rows);
     m->family->step(m, st);
     if (st->best && st->n_logits > 0)

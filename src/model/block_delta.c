@@ -19,11 +19,11 @@ size_t model_state_bytes(const struct model *m)
     return (size_t)n * sizeof(float);
 }
 
-/* Which of the recurrent layers it is. */
+/* Which of its backend's recurrent layers it is. */
 static int64_t delta_index(const struct model *m, int layer_i)
 {
     int64_t n = 0;
-    for (int i = 0; i < layer_i; i++)
+    for (int64_t i = layer_i < m->n_host_layers ? 0 : m->n_host_layers; i < layer_i; i++)
         n += m->layers[i].group == MODEL_GROUP_STATE;
     return n;
 }
@@ -135,14 +135,15 @@ bool block_delta(const struct model *m, struct model_step *st, int layer_i)
     return true;
 }
 
-void model_state_replay(const struct model *m, struct model_step *st, const struct seq_view *seqs,
-                        int n_seqs)
+/* The layers of one backend. */
+static void delta_replay(const struct model *m, struct model_step *st, const struct seq_view *seqs,
+                         int n_seqs)
 {
     const struct model_state *s = &m->state;
     for (int i = 0; i < n_seqs; i++) {
-        if (m->ngrams.n_heads > 0)
+        if (m->ngrams.n_heads > 0 && m->ngrams.layer_i >= st->first && m->ngrams.layer_i < st->end)
             block_ngrams_replay(m, st, &seqs[i]);
-        for (int l = 0; l < m->n_layers; l++) {
+        for (int l = st->first; l < st->end; l++) {
             if (m->layers[l].group != MODEL_GROUP_STATE)
                 continue;
             struct delta_kept all = delta_kept(m, st->keep, l);
@@ -159,10 +160,28 @@ void model_state_replay(const struct model *m, struct model_step *st, const stru
     }
 }
 
+void model_state_replay(const struct model *m, struct model_step *st, const struct seq_view *seqs,
+                        int n_seqs)
+{
+    if (m->n_host_layers > 0) {
+        struct model host = *m;
+        struct model_step part = *st;
+        host.be = m->host;
+        part.scratch = st->scratch->host;
+        part.keep = st->keep->host;
+        part.first = 0;
+        part.end = (int)m->n_host_layers;
+        delta_replay(&host, &part, seqs, n_seqs);
+    }
+    st->first = (int)m->n_host_layers;
+    st->end = (int)m->n_layers;
+    delta_replay(m, st, seqs, n_seqs);
+}
+
 void block_step_hybrid(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         block_norm(m, st, l->attn_norm);
         bool goes_on = l->group == MODEL_GROUP_STATE ? block_delta(m, st, i) : block_attn(m, st, i);

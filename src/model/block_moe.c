@@ -150,13 +150,45 @@ static void moe_experts(const struct model *m, struct model_step *st, const stru
     ops_begin(m->be, (int)x.rows);
 }
 
+/* The same by the host, whose memory has the layer's experts: the rows go there and what is made of them comes back. */
+static void moe_experts_host(const struct model *m, struct model_step *st,
+                             const struct model_layer *l, struct tensor x, struct tensor sum)
+{
+    struct model_scratch *s = st->scratch, buffers = *s->host;
+    struct model_moe moe = *s->moe, *own = s->host->moe;
+    struct model host = *m;
+    size_t bytes = (size_t)(x.rows * x.cols) * sizeof(float);
+    BUG_ON(x.stride != x.cols || sum.stride != sum.cols);
+    host.be = m->host;
+    moe.in = own->in;
+    moe.out = own->out;
+    buffers.moe = &moe;
+    m->be->ops->download(m->be, own->norm, x.data, bytes);
+    st->scratch = &buffers;
+    ops_begin(host.be, (int)x.rows);
+    moe_experts(&host, st, l, tensor_of(own->norm, x.rows, x.cols),
+                tensor_of(own->sum, x.rows, x.cols));
+    st->scratch = s;
+    m->be->ops->upload(m->be, sum.data, own->sum, bytes);
+}
+
+static void moe_experts_any(const struct model *m, struct model_step *st,
+                            const struct model_layer *l, struct tensor x, struct tensor sum)
+{
+    int64_t layer_i = l - m->layers;
+    if (layer_i >= m->n_host_layers && layer_i < m->n_host_experts)
+        moe_experts_host(m, st, l, x, sum);
+    else
+        moe_experts(m, st, l, x, sum);
+}
+
 void block_moe(const struct model *m, struct model_step *st, const struct model_layer *l,
                struct tensor x)
 {
     struct model_moe *moe = st->scratch->moe;
     struct tensor sum = tensor_of(x.data == moe->sum ? st->scratch->h : moe->sum, x.rows, m->width);
     moe_route(m, st, l, x);
-    moe_experts(m, st, l, x, sum);
+    moe_experts_any(m, st, l, x, sum);
     st->h = sum;
 }
 
@@ -171,7 +203,7 @@ void block_moe_beside(const struct model *m, struct model_step *st, const struct
     ops_scale(m->be, norm, 1 / sqrtf((float)m->width));
     moe_route(m, st, l, norm);
     ops_rms_norm(m->be, norm, st->x, l->expert_norm, (int)m->width, m->eps);
-    moe_experts(m, st, l, norm, sum);
+    moe_experts_any(m, st, l, norm, sum);
     ops_rms_norm(m->be, sum, sum, l->expert_out_norm, (int)m->width, m->eps);
     ops_add(m->be, st->h, sum);
 }

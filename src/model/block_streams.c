@@ -10,6 +10,8 @@ void block_embed_streams(const struct model *m, struct model_step *st)
 {
     st->x = tensor_of(st->scratch->x, st->n_rows, m->n_streams * m->width);
     st->h = tensor_of(st->scratch->h, st->n_rows, m->width);
+    if (st->first > 0) /* x is there */
+        return;
     ops_embed(m->be, st->h, m->embed, st->ids);
     for (int64_t s = 0; s < m->n_streams; s++)
         ops_copy(m->be, tensor_cols(st->x, s * m->width, m->width), st->h);

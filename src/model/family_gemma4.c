@@ -123,9 +123,9 @@ static void gemma4_input(const struct model *m, struct model_step *st, int layer
 static void gemma4_step(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
-    if (m->n_inp > 0)
+    if (m->n_inp > 0 && st->first == 0)
         gemma4_inputs(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         block_norm(m, st, l->attn_norm);
         if (!block_attn(m, st, i))

@@ -27,7 +27,7 @@ static enum err_code olmo2_parse(const struct weights *w, struct model *m, struc
 static void olmo2_step(const struct model *m, struct model_step *st)
 {
     block_embed(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         if (!block_attn_of(m, st, i, st->x))
             return;

@@ -120,7 +120,7 @@ static const struct tensor_rule qwen4exp_tensors[] = {
 static void qwen4exp_step(const struct model *m, struct model_step *st)
 {
     block_embed_streams(m, st);
-    for (int i = 0; i < m->n_layers; i++) {
+    for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         if (l->w_ngram_key)
             block_ngrams(m, st, l);
@@ -134,6 +134,8 @@ static void qwen4exp_step(const struct model *m, struct model_step *st)
         block_inject(m, st);
         block_layer_end(m, st, i);
     }
+    if (st->end < m->n_layers)
+        return;
     block_mix(m, st, &m->mix_out);
     if (st->n_logits > 0)
         ops_linear(m->be, tensor_of(st->scratch->logits, st->n_logits, m->n_vocab),

@@ -10,9 +10,9 @@
 
 struct model_block { /* a vector that was loaded */
     struct model_block *next;
+    struct backend *be; /* NULL: in host memory, for no backend */
     float *data;
     size_t bytes;
-    bool is_host;
 };
 
 /* --- shapes --- */
@@ -137,24 +137,51 @@ static enum err_code model_check_shape(const struct model *m, const struct model
 
 /* --- one tensor --- */
 
+struct model_loading {
+    const struct model_load_options *o;
+    bool *is_used; /* [tensors of the file] */
+    int32_t n_done, n_all;
+    const struct model_layer *layer; /* of the rule under way, or NULL */
+    int64_t layer_i;                 /* its number, or as model_load_options.on_size has it */
+    struct backend *be;              /* that the rule's tensors are for; NULL: a look */
+};
+
 static void model_drop(void *ctx, const uint8_t *data, size_t n)
 {
     weights_drop(ctx, data, n);
 }
 
-static enum err_code model_pack(struct model *m, const struct weights *w,
+/* A tensor that would be loaded, for who wants to know sizes. */
+static void model_tell_size(const struct model_loading *ld, const struct weights_tensor *t,
+                            enum tensor_kind kind)
+{
+    int64_t rows = t->shape[1] * t->shape[2] * t->shape[3];
+    bool is_vector = kind == TENSOR_KIND_VECTOR, is_expert = kind == TENSOR_KIND_EXPERTS;
+    struct weight_source src = { .name = t->name,
+                                 .type = is_vector ? DTYPE_F32 : t->type,
+                                 .out = is_vector ? 1 : rows,
+                                 .in = is_vector ? t->shape[0] * rows : t->shape[0],
+                                 .scales = t->scales };
+    if (ld->o->on_size)
+        ld->o->on_size(ld->o->ctx, ld->layer_i, is_expert, &src);
+}
+
+/* be NULL: a look: is it there, and could it be read */
+static enum err_code model_pack(struct model *m, const struct model_loading *ld,
                                 const struct weights_tensor *t, struct weight **out,
                                 struct err *err)
 {
+    const struct weights *w = ld->o->weights;
     const struct dtype_info *info = dtype_info(t->type);
-    if (!m->be) /* a look: is it there, and could it be read */
+    struct backend *be = ld->be;
+    if (!be)
         return info->can_decode || info->has_scales
                    ? ERR_OK
                    : err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s cannot be decoded", t->name,
                              info->name);
-    if (!m->be->ops->supports(m->be, t->type))
+    if (!be->ops->supports(be, t->type))
         return err_set(err, ERR_UNSUPPORTED, "tensor %s: type %s is not supported by backend %s",
-                       t->name, dtype_info(t->type)->name, m->be->ops->name);
+                       t->name, info->name, be->ops->name);
     struct weights_tensor plain;
     void *mem = NULL;
     enum err_code code = weights_take(t, &plain, &mem, err);
@@ -167,9 +194,9 @@ static enum err_code model_pack(struct model *m, const struct weights *w,
                                  .drop = mem ? NULL : model_drop,
                                  .drop_ctx = (void *)(uintptr_t)w };
     if (!code)
-        code = m->be->ops->pack(m->be, &src, out, err);
+        code = be->ops->pack(be, &src, out, err);
     if (!code)
-        m->weight_bytes += m->be->ops->shape(*out)->bytes;
+        m->weight_bytes += be->ops->shape(*out)->bytes;
     if (mem)
         weights_drop(w, t->data, t->bytes);
     mem_free(MEM_CAT_WEIGHTS, mem);
@@ -226,16 +253,17 @@ static enum err_code model_spread(const struct model *m, float **x, int64_t rows
     return ERR_OK;
 }
 
-static enum err_code model_upload(struct model *m, const struct weights_tensor *t,
-                                  const struct tensor_rule *rule, const float **out,
-                                  struct err *err)
+static enum err_code model_upload(struct model *m, const struct model_loading *ld,
+                                  const struct weights_tensor *t, const struct tensor_rule *rule,
+                                  const float **out, struct err *err)
 {
     bool is_host = rule->kind == TENSOR_KIND_HOST;
+    struct backend *be = ld->be;
     int64_t n = t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
     size_t bytes = (size_t)n * sizeof(float);
     float *host = NULL;
-    enum err_code code = m->be ? model_decode(t, n, &host, err) : ERR_OK;
-    if (code || !m->be)
+    enum err_code code = be ? model_decode(t, n, &host, err) : ERR_OK;
+    if (code || !be)
         return code;
     if (rule->flags & TENSOR_FLAG_TURNED)
         model_turn(host, t->shape[1], t->shape[0]);
@@ -245,15 +273,15 @@ static enum err_code model_upload(struct model *m, const struct weights_tensor *
         return code;
     }
     bytes = (size_t)n * sizeof(float);
-    float *data = is_host ? host : m->be->ops->alloc(m->be, MEM_CAT_WEIGHTS, bytes);
+    float *data = is_host ? host : be->ops->alloc(be, MEM_CAT_WEIGHTS, bytes);
     if (data) {
         struct model_block *b = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*b));
-        *b = (struct model_block){ m->blocks, data, bytes, is_host };
+        *b = (struct model_block){ m->blocks, is_host ? NULL : be, data, bytes };
         m->blocks = b;
         m->weight_bytes += bytes;
         *out = data;
         if (!is_host)
-            m->be->ops->upload(m->be, data, host, bytes);
+            be->ops->upload(be, data, host, bytes);
     } else {
         code = err_set(err, ERR_NOMEM, "tensor %s: no memory for %zu bytes", t->name, bytes);
     }
@@ -263,13 +291,6 @@ static enum err_code model_upload(struct model *m, const struct weights_tensor *
 }
 
 /* --- finding --- */
-
-struct model_loading {
-    const struct model_load_options *o;
-    bool *is_used; /* [tensors of the file] */
-    int32_t n_done, n_all;
-    const struct model_layer *layer; /* of the rule under way, or NULL */
-};
 
 /* Tensors that a file may have in one: `part` is `rows` rows of `whole` from row `first` on, which has `all` rows. Files that hold the
  * gate above the up matrix call both of them up. */
@@ -372,6 +393,43 @@ static enum err_code model_missing(const struct model *m, const char *name, stru
 
 /* --- rules --- */
 
+static bool is_of_experts(const struct tensor_rule *rule)
+{
+    return rule->kind == TENSOR_KIND_EXPERTS ||
+           rule->offset == offsetof(struct model_layer, b_gate_e) ||
+           rule->offset == offsetof(struct model_layer, b_up_e) ||
+           rule->offset == offsetof(struct model_layer, b_down_e);
+}
+
+/* What comes before the first layer. */
+static bool is_of_input(const struct tensor_rule *rule)
+{
+    static const size_t fields[] = {
+        offsetof(struct model, embed),        offsetof(struct model, pos_embed),
+        offsetof(struct model, token_type),   offsetof(struct model, embed_norm),
+        offsetof(struct model, embed_norm_b), offsetof(struct model, inp_embed),
+        offsetof(struct model, inp_proj),     offsetof(struct model, inp_proj_norm)
+    };
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
+        if (rule->offset == fields[i])
+            return true;
+    return false;
+}
+
+/* The backend that what the rule loads is for. layer_i -1: the rule is of no layer. */
+static struct backend *model_be_of(const struct model *m, const struct tensor_rule *rule,
+                                   int64_t layer_i)
+{
+    if (!m->host)
+        return m->be;
+    if (layer_i < 0 && rule->kind == TENSOR_KIND_PARTS)
+        return model_layer_be(m, m->ngrams.layer_i);
+    if (layer_i < 0)
+        return is_of_input(rule) ? model_layer_be(m, 0) : m->be;
+    return is_of_experts(rule) && layer_i < m->n_host_experts ? m->host
+                                                              : model_layer_be(m, layer_i);
+}
+
 /* What a classifier of any family has besides. */
 static const struct tensor_rule classifier_tensors[] = {
     RULE_MODEL("cls.weight", "[D][D]", MATRIX, TENSOR_FLAG_OPTIONAL, w_class),
@@ -404,8 +462,10 @@ static enum err_code model_load_experts(struct model *m, struct model_loading *l
         if (!code)
             code =
                 model_check_shape(m, ld->layer, rule->shape + 3, &t, err); /* without its "[E]" */
-        if (!code)
-            code = model_pack(m, ld->o->weights, &t, &(*out)[e], err);
+        if (!code) {
+            model_tell_size(ld, &t, TENSOR_KIND_EXPERTS);
+            code = model_pack(m, ld, &t, &(*out)[e], err);
+        }
     }
     return code;
 }
@@ -427,7 +487,8 @@ static enum err_code model_load_parts(struct model *m, struct model_loading *ld,
         if (found.all->shape[0] != m->ngrams.dim || found.all->shape[1] != m->ngrams.part_rows)
             return err_set(err, ERR_INVALID, "tensor %s: want [%lld][%lld]", found.all->name,
                            (long long)m->ngrams.part_rows, (long long)m->ngrams.dim);
-        code = model_pack(m, ld->o->weights, found.all, &(*out)[i], err);
+        model_tell_size(ld, found.all, TENSOR_KIND_PARTS);
+        code = model_pack(m, ld, found.all, &(*out)[i], err);
     }
     return code;
 }
@@ -450,8 +511,10 @@ static enum err_code model_load_tensor(struct model *m, struct model_loading *ld
         code = model_check_shape(m, ld->layer, rule->shape, &t, err);
     if (code || rule->kind == TENSOR_KIND_PARSED)
         return code;
-    return rule->kind == TENSOR_KIND_MATRIX ? model_pack(m, ld->o->weights, &t, field, err)
-                                            : model_upload(m, &t, rule, field, err);
+    if (rule->kind != TENSOR_KIND_HOST)
+        model_tell_size(ld, &t, rule->kind);
+    return rule->kind == TENSOR_KIND_MATRIX ? model_pack(m, ld, &t, field, err)
+                                            : model_upload(m, ld, &t, rule, field, err);
 }
 
 static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
@@ -464,8 +527,13 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
         return ERR_OK;
     if (rule->flags & (m->n_experts ? TENSOR_FLAG_DENSE : TENSOR_FLAG_MOE))
         return ERR_OK;
-    if (!(rule->flags & TENSOR_FLAG_LAYER))
+    if (!(rule->flags & TENSOR_FLAG_LAYER)) {
+        ld->layer_i = rule->kind == TENSOR_KIND_PARTS ? m->ngrams.layer_i
+                      : is_of_input(rule)             ? MODEL_SIZE_INPUT
+                                                      : MODEL_SIZE_OUTPUT;
+        ld->be = m->be ? model_be_of(m, rule, -1) : NULL;
         return model_load_tensor(m, ld, rule, rule->name, m, err);
+    }
     const char *rest = strstr(rule->name, "%d") + 2;
     int prefix = (int)(rest - 2 - rule->name);
     for (int64_t i = 0; i < m->n_layers; i++) {
@@ -482,12 +550,33 @@ static enum err_code model_load_rule(struct model *m, struct model_loading *ld,
             continue;
         }
         ld->layer = l;
+        ld->layer_i = i;
+        ld->be = m->be ? model_be_of(m, rule, i) : NULL;
         enum err_code code = model_load_tensor(m, ld, rule, name, l, err);
         ld->layer = NULL;
         if (code)
             return code;
     }
     return ERR_OK;
+}
+
+/* The head is the embedding's matrix: the same one, or where another backend has that, a second. */
+static enum err_code model_load_head(struct model *m, struct model_loading *ld, struct err *err)
+{
+    struct model_found found;
+    struct weights_tensor t;
+    if (m->head || m->is_two_way)
+        return ERR_OK;
+    m->is_head_tied = true;
+    m->head = m->embed;
+    if (!m->be || m->n_host_layers == 0)
+        return ERR_OK;
+    m->head = NULL;
+    if (!model_find(m, ld, "token_embd.weight", &found))
+        return model_missing(m, "token_embd.weight", err);
+    ld->be = m->be;
+    enum err_code code = model_part(&found, -1, &t, err);
+    return code ? code : model_pack(m, ld, &t, &m->head, err);
 }
 
 /* Of a layer behind those that are computed: "blk.48.nextn.eh_proj.weight". */
@@ -509,6 +598,8 @@ enum err_code model_load_tensors(struct model *m, const struct model_load_option
         code = model_load_rule(m, &ld, r, err);
     for (const struct tensor_rule *r = classifier_tensors; m->n_labels && r->name && !code; r++)
         code = model_load_rule(m, &ld, r, err);
+    if (!code)
+        code = model_load_head(m, &ld, err);
     for (int32_t i = 0; i < ld.n_all && !code; i++) {
         const struct weights_tensor *t = weights_tensor_at(o->weights, i);
         m->n_params += t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
@@ -528,47 +619,51 @@ enum err_code model_load_tensors(struct model *m, const struct model_load_option
 
 /* --- freeing --- */
 
-static void model_free_weight(struct model *m, struct weight **w)
+static void model_free_weight(struct backend *be, struct weight **w)
 {
     if (*w)
-        m->be->ops->unpack_free(m->be, *w);
+        be->ops->unpack_free(be, *w);
     *w = NULL;
 }
 
-static void model_free_field(struct model *m, const struct tensor_rule *rule, void *base)
+static void model_free_field(struct model *m, const struct tensor_rule *rule, int64_t layer_i)
 {
+    void *base = layer_i < 0 ? (void *)m : &m->layers[layer_i];
     void *field = (char *)base + rule->offset;
+    struct backend *be = model_be_of(m, rule, layer_i);
     if (rule->kind == TENSOR_KIND_MATRIX)
-        model_free_weight(m, field);
+        model_free_weight(be, field);
     if (rule->kind != TENSOR_KIND_EXPERTS && rule->kind != TENSOR_KIND_PARTS)
         return;
     struct weight ***experts = field;
     int64_t n = rule->kind == TENSOR_KIND_PARTS ? m->ngrams.n_parts : m->n_experts;
     for (int64_t e = 0; *experts && e < n; e++)
-        model_free_weight(m, &(*experts)[e]);
+        model_free_weight(be, &(*experts)[e]);
     mem_free(MEM_CAT_WEIGHTS, *experts);
     *experts = NULL;
 }
 
 void model_free_tensors(struct model *m)
 {
-    if (m->head == m->embed)
+    if (m->is_head_tied && m->head != m->embed)
+        model_free_weight(m->be, &m->head);
+    if (m->is_head_tied)
         m->head = NULL;
     for (const struct tensor_rule *r = classifier_tensors; r->name; r++)
-        model_free_field(m, r, m);
+        model_free_field(m, r, -1);
     for (const struct tensor_rule *r = m->family->tensors; r->name; r++) {
         if (!(r->flags & TENSOR_FLAG_LAYER))
-            model_free_field(m, r, m);
+            model_free_field(m, r, -1);
         for (int64_t i = 0; r->flags & TENSOR_FLAG_LAYER && m->layers && i < m->n_layers; i++)
-            model_free_field(m, r, &m->layers[i]);
+            model_free_field(m, r, i);
     }
     while (m->blocks) {
         struct model_block *b = m->blocks;
         m->blocks = b->next;
-        if (b->is_host)
-            mem_free(MEM_CAT_WEIGHTS, b->data);
+        if (b->be)
+            b->be->ops->free(b->be, MEM_CAT_WEIGHTS, b->data, b->bytes);
         else
-            m->be->ops->free(m->be, MEM_CAT_WEIGHTS, b->data, b->bytes);
+            mem_free(MEM_CAT_WEIGHTS, b->data);
         mem_free(MEM_CAT_WEIGHTS, b);
     }
 }

@@ -296,6 +296,36 @@ enum err_code model_parse_windows(const struct weights *w, struct model *m, int6
 
 /* --- loading --- */
 
+/* Whether the layers can be shared out so. */
+static enum err_code model_check_host(const struct model *m, struct err *err)
+{
+    if (!m->host)
+        return ERR_OK;
+    BUG_ON(!m->host->ops->is_host);
+    if (m->n_host_layers < 0 || m->n_host_layers >= m->n_layers)
+        return err_set(err, ERR_INVALID, "%lld layers of %lld on the host: one at least is not",
+                       (long long)m->n_host_layers, (long long)m->n_layers);
+    for (int64_t i = m->n_host_layers; i < m->n_layers; i++)
+        if (m->layers[i].kv_from < m->n_host_layers)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "layer %lld reads the keys of layer %d: at most %d layers can be on the "
+                           "host, not %lld",
+                           (long long)i, m->layers[i].kv_from, m->layers[i].kv_from,
+                           (long long)m->n_host_layers);
+    return ERR_OK;
+}
+
+const char *model_numerics(const struct model *m, char out[MODEL_NUMERICS])
+{
+    const char *be = m->be->ops->numerics, *host = m->host ? m->host->ops->numerics : be;
+    if (strcmp(be, host) == 0)
+        snprintf(out, MODEL_NUMERICS, "%s", be);
+    else
+        snprintf(out, MODEL_NUMERICS, "%s %s-%lld-%lld", be, host, (long long)m->n_host_layers,
+                 (long long)m->n_host_experts);
+    return out;
+}
+
 enum err_code model_load(const struct model_load_options *o, struct model **out, struct err *err)
 {
     const char *arch;
@@ -311,6 +341,9 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     struct model *m = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*m));
     m->family = family;
     m->be = o->be;
+    m->host = o->host;
+    m->n_host_layers = o->host ? o->n_host_layers : 0;
+    m->n_host_experts = o->host ? o->n_host_experts : 0;
     m->arch = mem_strdup(MEM_CAT_WEIGHTS, arch);
     m->embed_scale = m->residual_scale = m->logit_scale = 1;
     m->n_streams = 1;
@@ -321,17 +354,18 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     if (!code && m->pick.n_heads > 0 && o->be && !o->be->ops->index_pick)
         code = err_set(err, ERR_UNSUPPORTED, "sparse attention (%s) is not known to backend %s",
                        arch, o->be->ops->name);
-    if (!code && m->ngrams.n_heads > 0 && o->be && !o->be->ops->root_dots)
+    if (!code && m->ngrams.n_heads > 0 && o->be &&
+        !model_layer_be(m, m->ngrams.layer_i)->ops->root_dots)
         code = err_set(err, ERR_UNSUPPORTED, "n-gram embeddings (%s) are not known to backend %s",
                        arch, o->be->ops->name);
+    if (!code)
+        code = model_check_host(m, err);
     if (!code)
         code = model_load_tensors(m, o, err);
     if (code) {
         model_free(m);
         return code;
     }
-    if (!m->head && !m->is_two_way)
-        m->head = m->embed; /* tied */
     if (m->n_embd == 0)
         m->n_embd = m->width;
     for (int64_t i = 0; i < m->n_layers; i++)
@@ -361,10 +395,16 @@ static int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-enum err_code model_scratch_init(struct model_scratch *s, const struct model *m, int max_rows,
-                                 int max_out, struct err *err)
+#define SCRATCH_PARTS 29
+
+struct scratch_part {
+    float **out;
+    int64_t rows, cols;
+};
+
+static void scratch_parts(struct model_scratch *s, const struct model *m, int max_rows, int max_out,
+                          struct scratch_part parts[SCRATCH_PARTS])
 {
-    *s = (struct model_scratch){ .be = m->be, .max_rows = max_rows, .max_out = max_out };
     const struct model_state *r = &m->state;
     int64_t q = 0, kv = 0, ff = m->n_ff_expert, values = r->n_heads * r->value_dim;
     for (int64_t i = 0; i < m->n_layers; i++) {
@@ -376,10 +416,7 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
     ff = max_i64(ff, m->n_dense);
     int64_t streams = m->n_streams > 1 ? m->n_streams * m->width : 0;
     int64_t mix = max_i64(r->conv_cols, m->is_q_gated ? 2 * q : 0), att = max_i64(q, values);
-    const struct {
-        float **out;
-        int64_t rows, cols;
-    } parts[] = {
+    const struct scratch_part all[SCRATCH_PARTS] = {
         { &s->x, max_rows, m->n_streams * m->width },
         { &s->h, max_rows, max_i64(m->width, m->n_embd) },
         { &s->q, max_rows, q },
@@ -410,31 +447,66 @@ enum err_code model_scratch_init(struct model_scratch *s, const struct model *m,
         { &s->index_mean, max_rows, m->index_dim },
         { &s->logits, max_out, m->is_two_way || m->n_labels ? 1 : m->n_vocab },
     };
+    memcpy(parts, all, sizeof(all));
+}
+
+static size_t scratch_floats(const struct scratch_part *p)
+{
+    return (size_t)(p->rows * p->cols + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+}
+
+size_t model_scratch_bytes(const struct model *m, int max_rows, int max_out)
+{
+    struct model_scratch s;
+    struct scratch_part parts[SCRATCH_PARTS];
     size_t n = 0;
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-        n += (size_t)(parts[i].rows * parts[i].cols + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN *
-             SCRATCH_ALIGN;
-    s->bytes = n * sizeof(float);
+    scratch_parts(&s, m, max_rows, max_out, parts);
+    for (int i = 0; i < SCRATCH_PARTS; i++)
+        n += scratch_floats(&parts[i]);
+    return n * sizeof(float);
+}
+
+/* The second backend's buffers. */
+static enum err_code scratch_init_host(struct model_scratch *s, const struct model *m,
+                                       struct err *err)
+{
+    struct model host = *m;
+    host.be = m->host;
+    host.host = NULL;
+    s->host = mem_alloc(MEM_CAT_SCRATCH, sizeof(*s->host));
+    return model_scratch_init(s->host, &host, s->max_rows, 1, err);
+}
+
+enum err_code model_scratch_init(struct model_scratch *s, const struct model *m, int max_rows,
+                                 int max_out, struct err *err)
+{
+    struct scratch_part parts[SCRATCH_PARTS];
+    *s = (struct model_scratch){ .be = m->be, .max_rows = max_rows, .max_out = max_out };
+    scratch_parts(s, m, max_rows, max_out, parts);
+    s->bytes = model_scratch_bytes(m, max_rows, max_out);
     s->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, s->bytes);
     s->out_failed = mem_try(MEM_CAT_SCRATCH, (size_t)max_out);
     s->tail_failed = mem_try(MEM_CAT_SCRATCH, (size_t)max_rows);
     s->ngram_rows = mem_try(MEM_CAT_SCRATCH, MODEL_NGRAM_HEADS_MAX * sizeof(*s->ngram_rows));
     s->index_first = mem_try_array(MEM_CAT_SCRATCH, (size_t)max_rows, sizeof(*s->index_first));
     if (!s->block || !s->out_failed || !s->tail_failed || !s->ngram_rows || !s->index_first) {
+        size_t mib = s->bytes >> 20;
         model_scratch_release(s);
         return err_set(err, ERR_NOMEM,
-                       "step buffers: no memory for %zu MiB (%d tokens, %d with logits)",
-                       s->bytes >> 20, max_rows, max_out);
+                       "step buffers: no memory for %zu MiB (%d tokens, %d with logits)", mib,
+                       max_rows, max_out);
     }
     enum err_code code = block_moe_scratch(m, max_rows, &s->moe, err);
+    if (!code && m->host)
+        code = scratch_init_host(s, m, err);
     if (code) {
         model_scratch_release(s);
         return code;
     }
     float *at = s->block;
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+    for (int i = 0; i < SCRATCH_PARTS; i++) {
         *parts[i].out = at;
-        at += (parts[i].rows * parts[i].cols + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+        at += scratch_floats(&parts[i]);
     }
     return ERR_OK;
 }
@@ -448,5 +520,8 @@ void model_scratch_release(struct model_scratch *s)
     mem_free(MEM_CAT_SCRATCH, s->ngram_rows);
     mem_free(MEM_CAT_SCRATCH, s->index_first);
     block_moe_release(s->moe);
+    if (s->host)
+        model_scratch_release(s->host);
+    mem_free(MEM_CAT_SCRATCH, s->host);
     *s = (struct model_scratch){ 0 };
 }

@@ -125,6 +125,10 @@ struct model_state {
 struct model {
     const struct model_family *family;
     struct backend *be;
+    /* A second backend, whose memory the host's is, or NULL: it computes the first n_host_layers with what comes before them, and
+     * the experts of the first n_host_experts layers. What a layer has is in the memory of the one that computes it. */
+    struct backend *host;
+    int64_t n_host_layers, n_host_experts;
     const char *arch;
     int64_t n_layers, width, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
     int64_t n_experts, n_experts_used, n_ff_expert; /* 0 = none */
@@ -166,9 +170,11 @@ struct model {
     struct rope ropes[MODEL_ROPES_MAX];
     struct model_layer *layers; /* [L] */
     struct weight *embed;       /* [V][D] */
-    struct weight *head;        /* [V][D]; the same as embed where tied */
-    struct weight *pos_embed;   /* [n_ctx_train][D], added to the embedding; NULL = none */
-    const float *token_type;    /* [n_types][D]: each row's is added too */
+    struct weight *
+        head; /* [V][D]; tied: the same as embed, or where another backend has that, packed once more */
+    bool is_head_tied;
+    struct weight *pos_embed; /* [n_ctx_train][D], added to the embedding; NULL = none */
+    const float *token_type;  /* [n_types][D]: each row's is added too */
     int64_t n_types;
     const float *embed_norm, *embed_norm_b; /* [D] of the sum */
     struct weight *w_dense[2];          /* [n_dense][D] [n_embd][n_dense], of the pooled state */
@@ -188,6 +194,7 @@ struct model {
 /* Activations of a step, sized once. */
 struct model_scratch {
     struct backend *be;
+    struct model_scratch *host; /* those of the model's second backend; NULL = it has none */
     int max_rows, max_out;
     size_t bytes;
     float *block; /* one allocation of `bytes` */
@@ -214,6 +221,8 @@ struct state_keep {
     float *mix;          /* backend memory [L of the group][n_rows][C] inputs of the convolution */
     float *decay, *beta; /* backend memory [L of the group][n_rows][Hs] */
     float *ngram;        /* backend memory [n_rows][S*D], or NULL */
+    const struct state_keep
+        *host; /* the same of the second backend's layers; NULL = there is none */
 };
 
 /* The rows of one step and what they need. Everything is borrowed during model_step_run. */
@@ -249,6 +258,9 @@ struct model_step {
     struct tensor tapped;
     struct model_scratch *scratch;
     /* private to the blocks from here: */
+    int first, end;            /* layers that are computed: all, or a backend's */
+    const struct model *model; /* as it is, where a backend's layers have a copy, and its own x */
+    float *model_x;
     struct tensor x, h;   /* residual stream and the current branch */
     bool is_whole;        /* taps see the end of the last layer */
     struct tensor inject; /* [x.rows][S] */
@@ -259,8 +271,16 @@ struct model_step {
  * Errors: ERR_UNSUPPORTED - architecture, activation, rope type (names them); ERR_INVALID - config.json; ERR_NOMEM. */
 enum err_code model_adapt(struct weights *w, struct err *err) MUST_CHECK;
 
+/* The backend that has layer i, and what the arithmetic of all of it is called. */
+static inline struct backend *model_layer_be(const struct model *m, int64_t i)
+{
+    return i < m->n_host_layers ? m->host : m->be;
+}
+#define MODEL_NUMERICS 96
+const char *model_numerics(const struct model *m, char out[MODEL_NUMERICS]);
+
 /* Load every tensor of the file (after model_adapt). on_tensor (may be NULL) is told of progress: tensors done and all.
- * Errors: ERR_UNSUPPORTED - architecture, a scaling kind, a tensor type; ERR_INVALID - a tensor is missing, has a wrong shape, is
+ * Errors: ERR_UNSUPPORTED - architecture, a scaling kind, a tensor type, a layer of be that reads the keys of one of host's; ERR_INVALID - a tensor is missing, has a wrong shape, is
  * not used, or holds non-finite values (names it); ERR_NOMEM. */
 struct model_load_options {
     struct weights *weights;
@@ -268,6 +288,12 @@ struct model_load_options {
         be; /* NULL: keys, names, shapes and types are checked, no data is read; only for model_free */
     void (*on_tensor)(void *ctx, int32_t done, int32_t all);
     void *ctx;
+    struct backend *host; /* as in struct model: all three */
+    int64_t n_host_layers, n_host_experts;
+    /* Told of every matrix and vector (rows of one) of a backend's memory; layer_i: its layer, or one of these. */
+    void (*on_size)(void *ctx, int64_t layer_i, bool is_expert, const struct weight_source *src);
+#define MODEL_SIZE_OUTPUT (-1) /* behind the layers */
+#define MODEL_SIZE_INPUT  (-2) /* before them; a tied head is told once, as this */
 };
 enum err_code model_load(const struct model_load_options *o, struct model **out,
                          struct err *err) MUST_CHECK;
@@ -275,6 +301,8 @@ void model_free(struct model *m);
 
 enum err_code model_scratch_init(struct model_scratch *s, const struct model *m, int max_rows,
                                  int max_out, struct err *err) MUST_CHECK;
+/* Backend memory of it, on either backend. */
+size_t model_scratch_bytes(const struct model *m, int max_rows, int max_out);
 void model_scratch_release(struct model_scratch *s);
 
 /* Run the forward pass: the rows' keys and values go to their pages, the wanted rows' logits to scratch->logits [O][V] (backend

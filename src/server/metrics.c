@@ -14,7 +14,7 @@
 struct metrics {
     struct sched_stats sched;
     struct worker_stats workers[WORKER_CLASS_COUNT];
-    int64_t memory[MEM_CAT_COUNT];
+    int64_t memory[MEM_CAT_COUNT], device_memory[MEM_CAT_COUNT];
     int64_t replies[6]; /* by hundreds of their status */
     int64_t outcomes[CALL_OUTCOME_COUNT];
     int64_t ready, connections, calls, step_us, uptime_us, score_bytes;
@@ -152,6 +152,7 @@ static const struct metrics_row metrics_table[] = {
     { "journal_begun_total", COUNTER, "journal_begun", NULL, AT(journal.begun), "generations that were to have one" },
     { "journal_losses_total", COUNTER, "journal_losses", NULL, AT(journal.losses), "times that something could not be written" },
     { "memory_bytes", GAUGE, "memory", NULL, EACH(memory, CATEGORY), "live host memory, by what it is for" },
+    { "device_memory_bytes", GAUGE, "device_memory", NULL, EACH(device_memory, CATEGORY), "memory of the GPU that is in use, by what it is for" },
     { "process_open_fds", GAUGE, "fds", NULL, AT(fds), "open file descriptors" },
     { "process_threads", GAUGE, "threads", NULL, AT(threads), "threads" },
     { "process_resident_bytes", GAUGE, "resident_bytes", NULL, AT(resident), "resident memory of the process" },
@@ -230,7 +231,8 @@ static void metrics_read(struct server *s, struct metrics *m)
     for (int i = 0; i < WORKER_CLASS_COUNT; i++)
         worker_read_stats(s->workers, (enum worker_class)i, &m->workers[i]);
     for (int i = 0; i < MEM_CAT_COUNT; i++)
-        m->memory[i] = mem_bytes((enum mem_cat)i);
+        m->memory[i] = mem_bytes((enum mem_cat)i),
+        m->device_memory[i] = mem_device_bytes((enum mem_cat)i);
     for (int i = 0; i < 6; i++)
         m->replies[i] = http_server_replies(s->http, i);
     memcpy(m->outcomes, s->n_outcomes, sizeof(m->outcomes));

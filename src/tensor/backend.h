@@ -157,6 +157,8 @@ struct backend_ops {
     void (*upload)(struct backend *be, void *dst, const void *host, size_t bytes);
     void (*download)(struct backend *be, void *host, const void *src, size_t bytes);
     enum err_code (*wait)(struct backend *be, struct err *err);
+    /* Device memory that is free. NULL: its memory is the host's. */
+    int64_t (*free_bytes)(const struct backend *be);
     /* Host memory that download is fast to, not zeroed; NULL: no memory. Both NULL: any memory does. */
     void *(*host_alloc)(struct backend *be, size_t bytes);
     void (*host_free)(struct backend *be, void *p);
@@ -168,6 +170,8 @@ struct backend_ops {
                           struct err *err);
     void (*unpack_free)(struct backend *be, struct weight *w);
     const struct weight_shape *(*shape)(const struct weight *w);
+    /* What pack will take for it, its data not looked at. NULL: not known. */
+    size_t (*packed_bytes)(const struct backend *be, const struct weight_source *src);
     /* Whether caches may have the type. NULL: all of struct kv_layer. */
     bool (*caches)(const struct backend *be, enum dtype type);
     size_t (*kv_page_bytes)(const struct backend *be, enum dtype type, int n_kv_heads,

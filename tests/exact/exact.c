@@ -69,37 +69,60 @@ static const struct exact_model models[] = {
 };
 
 static const struct lab_config configs[] = {
-    { "ref", "ref", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, false },
-    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, false },
-    { "cpu, guesses right", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_RIGHT, false },
-    { "cpu, guesses wrong", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_WRONG, false },
-    { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, false },
-    { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP, false },
-    { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO, false },
-    { "cpu, draft model", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_MODEL, false },
-    { "cpu, disk", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, true },
-    { "cpu, disk, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, true },
-    { "cpu, disk, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, true },
+    { "ref", "ref", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu 1 thread", "cpu", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu 2 threads", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu 3 threads", "cpu", NULL, 3, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu generic", "cpu", "generic", 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu avx2", "cpu", "avx2", 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu avxvnni", "cpu", "avxvnni", 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu avx512", "cpu", "avx512", 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu amx", "cpu", "amx", 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu, kept", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cpu, guesses right", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_RIGHT, false, SPLIT_NONE },
+    { "cpu, guesses wrong", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_WRONG, false, SPLIT_NONE },
+    { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, false, SPLIT_NONE },
+    { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP, false, SPLIT_NONE },
+    { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO, false, SPLIT_NONE },
+    { "cpu, draft model", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_MODEL, false, SPLIT_NONE },
+    { "cpu, disk", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, true, SPLIT_NONE },
+    { "cpu, disk, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, true, SPLIT_NONE },
+    { "cpu, disk, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, true,
+      SPLIT_NONE },
+    { "cpu, layers on ref", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_LAYERS },
+    { "cpu, layers on ref, kept", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, false,
+      SPLIT_LAYERS },
+    { "cpu, layers on ref, disk", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_RANDOM, true, SPLIT_LAYERS },
+    { "cpu, experts on ref", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_EXPERTS },
 };
 
 /* The GPU's: the plain kernels are the base. */
 static const struct lab_config gpu_configs[] = {
-    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false },
-    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_NONE, false },
-    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE, false },
-    { "cuda, guesses right", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_RIGHT, false },
-    { "cuda, guesses random", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM, false },
-    { "cuda, lookup", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_LOOKUP, false },
+    { "cuda plain", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cuda", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cuda, kept", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cuda, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE, false, SPLIT_NONE },
+    { "cuda, guesses right", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_RIGHT, false, SPLIT_NONE },
+    { "cuda, guesses random", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM, false, SPLIT_NONE },
+    { "cuda, lookup", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_LOOKUP, false, SPLIT_NONE },
+    { "cuda, disk", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_NONE, true, SPLIT_NONE },
+    { "cuda, disk, kept in 5 pages", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE, true, SPLIT_NONE },
+    { "cuda, disk, guesses random", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM, true,
+      SPLIT_NONE },
+};
+
+/* Layers of two kinds of numbers are numbers of their own: the first of each kind is the base of the others. */
+static const struct lab_config gpu_split_configs[] = {
+    { "cuda plain, layers on cpu", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false,
+      SPLIT_LAYERS },
+    { "cuda, layers on cpu", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_LAYERS },
+    { "cuda, layers on cpu, kept", "cuda", NULL, 1, DTYPE_F16, 1000, DRAFTS_RANDOM, false,
+      SPLIT_LAYERS },
+    { "cuda, layers on cpu, disk", "cuda", NULL, 1, DTYPE_F16, 5, DRAFTS_NONE, true, SPLIT_LAYERS },
+    { "cuda plain, experts on cpu", "cuda plain", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false,
+      SPLIT_EXPERTS },
+    { "cuda, experts on cpu", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_EXPERTS },
 };
 static bool is_gpu; /* --device cuda */
 
@@ -168,7 +191,8 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
                                               : s->schedule != SCHEDULE_WARM || c->keep_pages > 0);
     if (c->keep_pages > 0)
         return s->schedule != SCHEDULE_FORKED && s->schedule != SCHEDULE_ALONE;
-    if (strcmp(c->name, "cpu 2 threads") == 0 || strcmp(c->name, "cuda") == 0)
+    if (strcmp(c->name, "cpu 2 threads") == 0 || strcmp(c->name, "cuda") == 0 ||
+        strcmp(c->name, "cuda, layers on cpu") == 0)
         return s->schedule != SCHEDULE_WARM;
     if (is_gpu) /* the plain kernels: their speed is no matter of theirs */
         return s->schedule == SCHEDULE_ALONE && s->chunk == 0;
@@ -496,7 +520,11 @@ static void run_config(const struct exact_model *m, const char *path, const stru
 {
     struct lab lab;
     struct err err;
+    if (c->split && m->is_real && !is_gpu)
+        return; /* ref is slow */
     enum err_code code = lab_open(&lab, path, c, &err);
+    if (code == ERR_UNSUPPORTED && c->split)
+        return; /* a model without experts; what else is not there the configurations before have told */
     if (code == ERR_UNSUPPORTED || (is_gpu && code == ERR_NOT_FOUND)) {
         skip(is_gpu ? "no-gpu" : "cpu-feature", err.text);
         return;
@@ -523,7 +551,7 @@ static void run_config(const struct exact_model *m, const char *path, const stru
         ((must_accept && lab.n_accepted == 0) ||
          (c->drafts == DRAFTS_WRONG && lab.n_drafted < 5 * lab.n_accepted)))
         fail(m->name, c->name, "guesses", "none was made as it should");
-    if (!m->is_family)
+    if (!m->is_family && !c->split)
         run_digest(&lab, m, c);
     lab_close(&lab);
 }
@@ -542,7 +570,8 @@ static void run_cache_cell(const struct exact_model *m, const char *path,
     char name[64];
     struct lab lab;
     struct err err;
-    struct lab_config c = { name, k->backend, k->level, k->threads, type, 0, DRAFTS_NONE, false };
+    struct lab_config c = { name, k->backend,  k->level, k->threads, type,
+                            0,    DRAFTS_NONE, false,    SPLIT_NONE };
     snprintf(name, sizeof(name), "%s %s %d, cache %s", k->backend, k->level ? k->level : "auto",
              k->threads, dtype_info(type)->name);
     enum err_code code = lab_open(&lab, path, &c, &err);
@@ -593,6 +622,9 @@ static void run_model(const struct exact_model *m)
     for (size_t c = 0; c < n && !is_writing; c++)
         if (c != first)
             run_config(m, path, &all[c], false);
+    for (size_t c = 0; is_gpu && c < ARRAY_LEN(gpu_split_configs) && !is_writing; c++)
+        run_config(m, path, &gpu_split_configs[c],
+                   strncmp(gpu_split_configs[c].backend, "cuda plain", 10) == 0);
     if (m->has_caches && !is_writing)
         run_caches(m, path);
     if (m->is_family && is_whole)

@@ -23,6 +23,9 @@ enum drafts {
     DRAFTS_MODEL, /* the model itself, which remembers badly: mostly right */
 };
 
+/* What a second backend has: ref, or beside a GPU the CPU's. */
+enum split { SPLIT_NONE, SPLIT_LAYERS /* the first half */, SPLIT_EXPERTS };
+
 struct lab_config {
     const char *name;
     const char *backend; /* "ref", "cpu", "cuda", or "cuda plain": its oracle */
@@ -32,11 +35,12 @@ struct lab_config {
     int32_t keep_pages; /* of the cache, for histories that rows may begin with */
     enum drafts drafts;
     bool has_disk; /* what is kept is on disk too; needs keep_pages */
+    enum split split;
 };
 
 struct lab {
     struct weights *weights;
-    struct backend *be;
+    struct backend *be, *host; /* host: of a split; else NULL */
     struct model *model;
     struct engine *engine;
     struct engine_bytes *token_bytes;

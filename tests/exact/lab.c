@@ -28,6 +28,38 @@ static enum err_code lab_open_backend(struct lab *lab, const struct lab_config *
     return code ? code : cpu_backend_open(&o, &lab->be, err);
 }
 
+/* Half of the layers, or fewer where later ones read their keys. */
+static int64_t lab_half(const struct model *m)
+{
+    int64_t n = m->n_layers / 2;
+    for (int64_t i = 0; i < m->n_layers; i++)
+        if (m->layers[i].kv_from < n && i >= n)
+            n = m->layers[i].kv_from;
+    return n;
+}
+
+/* Errors: also ERR_UNSUPPORTED - there is nothing to split. */
+static enum err_code lab_load(struct lab *lab, const struct lab_config *config, struct err *err)
+{
+    struct model_load_options o = { .weights = lab->weights };
+    bool is_gpu = strncmp(config->backend, "cuda", 4) == 0;
+    struct model *look = NULL;
+    enum err_code code = config->split ? model_load(&o, &look, err) : ERR_OK;
+    if (!code && look) {
+        o.n_host_layers = config->split == SPLIT_LAYERS ? lab_half(look) : 0;
+        o.n_host_experts = config->split == SPLIT_EXPERTS && look->n_experts ? look->n_layers : 0;
+        if (o.n_host_layers + o.n_host_experts == 0)
+            code = err_set(err, ERR_UNSUPPORTED, "%s: nothing to split", config->name);
+    }
+    model_free(look);
+    if (!code && config->split)
+        code = is_gpu ? cpu_backend_open(&(struct cpu_options){ .threads = 2 }, &lab->host, err)
+                      : ref_backend_open(&lab->host, err);
+    o.be = lab->be;
+    o.host = lab->host;
+    return code ? code : model_load(&o, &lab->model, err);
+}
+
 /* The spelling in the file stands in for a token's bytes: stop strings need some bytes, not the right ones. */
 static enum err_code lab_read_tokens(struct lab *lab, struct err *err)
 {
@@ -106,8 +138,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
     if (!code)
         code = weights_open(path, &lab->weights, err);
     if (!code)
-        code = model_load(&(struct model_load_options){ .weights = lab->weights, .be = lab->be },
-                          &lab->model, err);
+        code = lab_load(lab, config, err);
     if (!code && lab->model->is_two_way && strncmp(config->backend, "cuda", 4) == 0)
         code = err_set(err, ERR_UNSUPPORTED, "%s: attention to later positions is not there yet",
                        lab->model->arch);
@@ -160,6 +191,8 @@ void lab_close(struct lab *lab)
         weights_close(lab->weights);
     if (lab->be)
         lab->be->ops->close(lab->be);
+    if (lab->host)
+        lab->host->ops->close(lab->host);
     *lab = (struct lab){ 0 };
 }
 

@@ -49,7 +49,8 @@ enum err_code cuda_device_find(int device, struct cuda_device *out, struct err *
 
 /* --- memory --- */
 
-void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct err *err)
+void *cuda_take(struct cuda_state *st, enum mem_cat cat, size_t bytes, const char *what,
+                struct err *err)
 {
     void *p = NULL;
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
@@ -57,8 +58,11 @@ void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct er
         e = cudaMemsetAsync(p, 0, bytes, (cudaStream_t)st->stream);
     if (e == cudaSuccess) {
         st->bytes += (int64_t)bytes;
+        mem_count_device(cat, (int64_t)bytes);
         return p;
     }
+    if (p)
+        (void)cudaFree(p);
     size_t free_bytes = 0, all = 0;
     (void)cudaGetLastError(); /* a refused allocation is not a fault of the device */
     (void)cudaMemGetInfo(&free_bytes, &all);
@@ -68,12 +72,19 @@ void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct er
     return NULL;
 }
 
-void cuda_give(struct cuda_state *st, void *p, size_t bytes)
+void cuda_give(struct cuda_state *st, enum mem_cat cat, void *p, size_t bytes)
 {
     if (!p)
         return;
     (void)cudaFree(p);
     st->bytes -= (int64_t)bytes;
+    mem_count_device(cat, -(int64_t)bytes);
+}
+
+static int64_t cuda_free_bytes(const struct backend *be)
+{
+    size_t free_bytes = 0, all = 0;
+    return cudaMemGetInfo(&free_bytes, &all) == cudaSuccess ? (int64_t)free_bytes : 0;
 }
 
 static size_t xq_bytes(int64_t in)
@@ -87,16 +98,16 @@ enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *e
     if (in <= st->xq_in)
         return ERR_OK;
     size_t bytes = xq_bytes(in);
-    uint16_t *xq[2] = { cuda_take(st, bytes, "activations", err), NULL };
+    uint16_t *xq[2] = { cuda_take(st, MEM_CAT_SCRATCH, bytes, "activations", err), NULL };
     if (xq[0])
-        xq[1] = cuda_take(st, bytes, "activations", err);
+        xq[1] = cuda_take(st, MEM_CAT_SCRATCH, bytes, "activations", err);
     if (!xq[1]) {
-        cuda_give(st, xq[0], bytes);
+        cuda_give(st, MEM_CAT_SCRATCH, xq[0], bytes);
         return ERR_NOMEM;
     }
     cuda_sync(st);
     for (int i = 0; i < 2; i++) {
-        cuda_give(st, st->xq[i], xq_bytes(st->xq_in));
+        cuda_give(st, MEM_CAT_SCRATCH, st->xq[i], xq_bytes(st->xq_in));
         st->xq[i] = xq[i];
     }
     st->xq_in = in;
@@ -105,13 +116,13 @@ enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *e
 
 static void *cuda_alloc(struct backend *be, enum mem_cat cat, size_t bytes)
 {
-    return cuda_take(cuda_of(be), bytes, "", NULL);
+    return cuda_take(cuda_of(be), cat, bytes, "", NULL);
 }
 
 static void cuda_free(struct backend *be, enum mem_cat cat, void *p, size_t bytes)
 {
     cuda_sync(cuda_of(be));
-    cuda_give(cuda_of(be), p, bytes);
+    cuda_give(cuda_of(be), cat, p, bytes);
 }
 
 /* In the stream and to its end: a copy that is none of the stream's may go on after cudaMemcpy has returned, and lands on what the stream's
@@ -226,12 +237,12 @@ static void cuda_close(struct backend *be)
         (void)cudaStreamSynchronize((cudaStream_t)st->stream);
     cuda_record_release(st);
     for (int i = 0; i < CUDA_TABLES; i++)
-        cuda_give(st, st->tables[i].data, st->tables[i].bytes);
-    cuda_give(st, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));
-    cuda_give(st, st->best, BACKEND_ROWS_MAX * sizeof(*st->best));
+        cuda_give(st, MEM_CAT_SCRATCH, st->tables[i].data, st->tables[i].bytes);
+    cuda_give(st, MEM_CAT_SCRATCH, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));
+    cuda_give(st, MEM_CAT_SCRATCH, st->best, BACKEND_ROWS_MAX * sizeof(*st->best));
     for (int i = 0; i < 2; i++)
-        cuda_give(st, st->xq[i], xq_bytes(st->xq_in));
-    cuda_give(st, st->partial, CUDA_PARTIAL);
+        cuda_give(st, MEM_CAT_SCRATCH, st->xq[i], xq_bytes(st->xq_in));
+    cuda_give(st, MEM_CAT_SCRATCH, st->partial, CUDA_PARTIAL);
     (void)cudaFreeHost(st->host_flags);
     (void)cudaFreeHost(st->host_best);
     if (st->stream)
@@ -276,6 +287,7 @@ static const struct backend_ops *cuda_table(struct cuda_state *st, struct backen
     ops->numerics = st->numerics;
     ops->alloc = cuda_alloc;
     ops->free = cuda_free;
+    ops->free_bytes = cuda_free_bytes;
     ops->upload = cuda_upload;
     ops->download = cuda_download;
     ops->wait = cuda_wait;
@@ -306,9 +318,17 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
         return err_set(err, ERR_IO, "GPU %d: %s", st->device,
                        cudaGetErrorString(cudaGetLastError()));
     st->stream = stream;
-    st->flags = cuda_take(st, BACKEND_ROWS_MAX * sizeof(*st->flags), "step buffers", err);
-    st->best = cuda_take(st, BACKEND_ROWS_MAX * sizeof(*st->best), "step buffers", err);
-    st->partial = cuda_take(st, CUDA_PARTIAL, "step buffers", err);
+    for (int i = 0; i < CUDA_TABLES; i++) {
+        st->tables[i].data = cuda_take(st, MEM_CAT_SCRATCH, CUDA_TABLE_BYTES, "step buffers", err);
+        st->tables[i].bytes = st->tables[i].data ? CUDA_TABLE_BYTES : 0;
+        if (!st->tables[i].data)
+            return ERR_NOMEM;
+    }
+    st->flags =
+        cuda_take(st, MEM_CAT_SCRATCH, BACKEND_ROWS_MAX * sizeof(*st->flags), "step buffers", err);
+    st->best =
+        cuda_take(st, MEM_CAT_SCRATCH, BACKEND_ROWS_MAX * sizeof(*st->best), "step buffers", err);
+    st->partial = cuda_take(st, MEM_CAT_SCRATCH, CUDA_PARTIAL, "step buffers", err);
     return st->flags && st->best && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
 }
 

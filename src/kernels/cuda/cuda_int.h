@@ -22,6 +22,7 @@
 #define CUDA_FUSED        2                   /* commands that a rule of fuse.c looks at */
 #define CUDA_PLANS        4
 #define CUDA_TABLES       2
+#define CUDA_TABLE_BYTES  ((size_t)4 << 20) /* of each at load: 2,048 rows of 256 rotated numbers */
 
 struct weight {
     struct weight_shape shape;
@@ -166,9 +167,10 @@ const struct cuda_plan *cuda_put_seqs(struct cuda_state *st, const struct seq_vi
 
 /* --- backend.c --- */
 
-/* Errors: ERR_NOMEM, with what is free. Zeroed. */
-void *cuda_take(struct cuda_state *st, size_t bytes, const char *what, struct err *err);
-void cuda_give(struct cuda_state *st, void *p, size_t bytes);
+/* Errors: ERR_NOMEM, with what is free. Zeroed; counted in the ledger (mem_device_bytes). */
+void *cuda_take(struct cuda_state *st, enum mem_cat cat, size_t bytes, const char *what,
+                struct err *err);
+void cuda_give(struct cuda_state *st, enum mem_cat cat, void *p, size_t bytes);
 /* Copy and wait until it is done; kind is a cudaMemcpyKind. Returns the runtime's error. */
 int cuda_transfer(struct cuda_state *st, void *dst, const void *src, size_t bytes,
                   int kind) MUST_CHECK;
@@ -186,6 +188,7 @@ enum err_code cuda_pack(struct backend *be, const struct weight_source *src, str
                         struct err *err);
 void cuda_unpack_free(struct backend *be, struct weight *w);
 const struct weight_shape *cuda_shape(const struct weight *w);
+size_t cuda_packed_bytes(const struct backend *be, const struct weight_source *src);
 
 /* --- ops.c --- */
 

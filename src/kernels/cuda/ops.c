@@ -258,13 +258,13 @@ static bool table_reserve(struct cuda_state *st, struct cuda_table *t, size_t by
     struct err err;
     if (bytes <= t->bytes)
         return true;
-    float *data = cuda_take(st, 2 * bytes, "rotary embeddings", &err);
+    float *data = cuda_take(st, MEM_CAT_SCRATCH, 2 * bytes, "rotary embeddings", &err);
     if (!data) {
         cuda_fault(st, "rotary embeddings", (int)cudaErrorMemoryAllocation);
         return false;
     }
     cuda_sync(st);
-    cuda_give(st, t->data, t->bytes);
+    cuda_give(st, MEM_CAT_SCRATCH, t->data, t->bytes);
     t->data = data;
     t->bytes = 2 * bytes;
     return true;
@@ -570,6 +570,7 @@ const struct backend_ops cuda_ops_base = {
     .pack = cuda_pack,
     .unpack_free = cuda_unpack_free,
     .shape = cuda_shape,
+    .packed_bytes = cuda_packed_bytes,
     .kv_page_bytes = cuda_kv_page_bytes,
     .embed = cuda_embed,
     .linear = cuda_linear,

@@ -246,6 +246,23 @@ static enum err_code pack_weight(struct cuda_state *st, const struct weight_sour
     return code;
 }
 
+/* Bytes of the codes, of the scales behind them. */
+static void packed_sizes(const struct weight_source *src, size_t *codes, size_t *scales)
+{
+    struct form form = form_of(src);
+    size_t tiles = (size_t)((src->out + CU_TILE_ROWS - 1) / CU_TILE_ROWS);
+    size_t units = (size_t)((src->in + CU_UNIT - 1) / CU_UNIT);
+    *codes = tiles * units * code_bytes(form.format);
+    *scales = tiles * units * scale_words(form.group) * 4;
+}
+
+size_t cuda_packed_bytes(const struct backend *be, const struct weight_source *src)
+{
+    size_t codes, scales;
+    packed_sizes(src, &codes, &scales);
+    return codes + scales;
+}
+
 enum err_code cuda_pack(struct backend *be, const struct weight_source *src, struct weight **out,
                         struct err *err)
 {
@@ -260,18 +277,17 @@ enum err_code cuda_pack(struct backend *be, const struct weight_source *src, str
     if (code)
         return code;
     struct form form = form_of(src);
-    size_t tiles = (size_t)((src->out + CU_TILE_ROWS - 1) / CU_TILE_ROWS);
-    size_t units = (size_t)((src->in + CU_UNIT - 1) / CU_UNIT);
-    size_t codes = tiles * units * code_bytes(form.format);
-    size_t bytes = codes + tiles * units * scale_words(form.group) * 4;
+    size_t codes, scales;
+    packed_sizes(src, &codes, &scales);
+    size_t bytes = codes + scales;
     struct weight *w = mem_alloc(MEM_CAT_WEIGHTS, sizeof(*w));
     w->shape = (struct weight_shape){ src->type, src->out, src->in, bytes };
     w->w = (struct cu_weight){ .out = (int)src->out,
                                .in = (int)src->in,
-                               .units = (int)units,
+                               .units = (int)((src->in + CU_UNIT - 1) / CU_UNIT),
                                .format = form.format,
                                .group = form.group };
-    uint8_t *data = cuda_take(st, bytes, src->name, err);
+    uint8_t *data = cuda_take(st, MEM_CAT_WEIGHTS, bytes, src->name, err);
     w->w.codes = data;
     if (!data) {
         mem_free(MEM_CAT_WEIGHTS, w);
@@ -294,7 +310,7 @@ void cuda_unpack_free(struct backend *be, struct weight *w)
     if (!w)
         return;
     cuda_sync(cuda_of(be));
-    cuda_give(cuda_of(be), (void *)w->w.codes, w->shape.bytes);
+    cuda_give(cuda_of(be), MEM_CAT_WEIGHTS, (void *)w->w.codes, w->shape.bytes);
     mem_free(MEM_CAT_WEIGHTS, w);
 }
 

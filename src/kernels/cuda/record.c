@@ -99,8 +99,9 @@ enum err_code cuda_record_init(struct cuda_state *st, struct err *err)
         cudaMallocHost((void **)&st->pages, CUDA_PAGES_MAX * sizeof(*st->pages)) ||
         cudaMallocHost((void **)&st->staging, CUDA_STAGING))
         return err_set(err, ERR_NOMEM, "GPU %d: no host memory for a step's arrays", st->device);
-    st->dev_arena = cuda_take(st, CUDA_ARENA_BYTES, "step buffers", err);
-    st->dev_pages = cuda_take(st, CUDA_PAGES_MAX * sizeof(*st->pages), "step buffers", err);
+    st->dev_arena = cuda_take(st, MEM_CAT_SCRATCH, CUDA_ARENA_BYTES, "step buffers", err);
+    st->dev_pages =
+        cuda_take(st, MEM_CAT_SCRATCH, CUDA_PAGES_MAX * sizeof(*st->pages), "step buffers", err);
     return st->dev_arena && st->dev_pages ? ERR_OK : ERR_NOMEM;
 }
 
@@ -122,8 +123,8 @@ void cuda_record_release(struct cuda_state *st)
     (void)cudaFreeHost(st->arena);
     (void)cudaFreeHost(st->pages);
     (void)cudaFreeHost(st->staging);
-    cuda_give(st, st->dev_arena, CUDA_ARENA_BYTES);
-    cuda_give(st, st->dev_pages, CUDA_PAGES_MAX * sizeof(*st->pages));
+    cuda_give(st, MEM_CAT_SCRATCH, st->dev_arena, CUDA_ARENA_BYTES);
+    cuda_give(st, MEM_CAT_SCRATCH, st->dev_pages, CUDA_PAGES_MAX * sizeof(*st->pages));
 }
 
 void cuda_append(struct cuda_state *st, enum cuda_op op, const void *params, size_t n)
@@ -234,7 +235,10 @@ static void graph_capture(struct cuda_state *st, struct cuda_graph *g)
         e = (int)cudaGraphInstantiate((cudaGraphExec_t *)&g->exec, graph, 0);
     if (graph)
         (void)cudaGraphDestroy(graph);
-    cuda_fault(st, "capture", e);
+    if (e == (int)cudaErrorMemoryAllocation)
+        (void)cudaGetLastError(); /* no fault: the commands are run one by one */
+    else
+        cuda_fault(st, "capture", e);
 }
 
 static void send(struct cuda_state *st)
@@ -266,7 +270,9 @@ static void run_as_graph(struct cuda_state *st)
     } else {
         if (!g->exec)
             graph_capture(st, g);
-        if (!st->has_failed)
+        if (!st->has_failed && !g->exec)
+            run_commands(st);
+        else if (!st->has_failed)
             cuda_fault(st, "step",
                        (int)cudaGraphLaunch((cudaGraphExec_t)g->exec, (cudaStream_t)st->stream));
     }
