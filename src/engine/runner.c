@@ -590,8 +590,8 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
     BUG_ON(!s->is_open || it->n < 1 || st->n_rows + it->n > r->max_rows);
     int row0 = st->n_rows;
     for (int32_t i = 0; i < it->n; i++) {
-        r->ids[row0 + i] = it->ids[i];
-        r->pos[row0 + i] = s->len + i;
+        r->ids[row0 + i] = it->ids ? it->ids[i] : 0;
+        r->pos[row0 + i] = s->len + i + it->shift;
     }
     st->n_rows += it->n;
     int n_out = it->n_out;
@@ -611,6 +611,7 @@ static void runner_add_rows(struct runner *r, struct model_step *st, struct runn
     if (runner_has_state(r))
         runner_add_state(r, st, it, row0);
     runner_add_taps(r, st, it, row0);
+    runner_add_inputs(r, st, it, row0);
     runner_note_ids(r, it->seq, s->len, it->ids, it->n);
     if (r->history)
         r->ids_before[st->n_seqs] = r->history + (int64_t)it->seq * r->n_ctx + s->len;

@@ -143,6 +143,8 @@ struct runner {
     struct model_taps taps;
     float *tapped; /* [max_rows][taps.n * D] backend memory; NULL = there are no taps */
     size_t tapped_bytes;
+    float *inputs; /* [max_rows][projected.taps.n * D] backend memory, of projected models */
+    size_t inputs_bytes;
     float *logits; /* [max_out][V] host memory */
     float *hidden; /* [max_out][D] host memory */
     int32_t *best; /* [max_out] */
@@ -151,7 +153,7 @@ struct runner {
 /* A sequence's part of a step: append ids at its end. */
 struct runner_item {
     int32_t seq;
-    const int32_t *ids; /* [n] */
+    const int32_t *ids; /* [n]; NULL where there are inputs */
     int32_t n;          /* >= 1 */
     int32_t n_out;      /* 0..n: logits are wanted of the last so many */
     float *
@@ -172,6 +174,11 @@ struct runner_item {
     bool wants_taps;
     const float *
         tapped; /* set by the step where it is wanted: [n][taps.n * D] backend memory, valid until the next step */
+    /* Of projected models (model.h): [n] rows of another model's states, backend memory, in the place of ids; n_out is 0. All items of a
+     * step have some, or none has. */
+    struct tensor inputs;
+    int32_t
+        shift; /* tokens of the text before and between those that the sequence has: positions begin behind them */
     bool has_failed; /* set by the step: a non-finite value met one of the rows ... */
     int32_t n_good;  /* ... and so many rows come before it */
 };

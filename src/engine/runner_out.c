@@ -23,14 +23,31 @@ static int64_t runner_taps_cols(const struct runner *r)
     return r->taps.n * r->model->width;
 }
 
+static int64_t runner_inputs_cols(const struct runner *r)
+{
+    return r->model->projected.taps.n * r->model->width;
+}
+
+static enum err_code runner_inputs_alloc(struct runner *r, struct err *err)
+{
+    const struct model *m = r->model;
+    if (m->projected.block == 0)
+        return ERR_OK;
+    r->inputs_bytes = (size_t)r->max_rows * (size_t)runner_inputs_cols(r) * sizeof(*r->inputs);
+    r->inputs = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, r->inputs_bytes);
+    return r->inputs ? ERR_OK
+                     : err_set(err, ERR_NOMEM, "another model's states: no memory for %zu MiB",
+                               r->inputs_bytes >> 20);
+}
+
 enum err_code runner_taps_alloc(struct runner *r, const struct model_taps *taps, struct err *err)
 {
     const struct model *m = r->model;
     r->taps = *taps;
     if (taps->n == 0)
-        return ERR_OK;
+        return runner_inputs_alloc(r, err);
     for (int i = 0; i < taps->n; i++)
-        BUG_ON(taps->n > MODEL_TAPS_MAX || taps->at[i] < 0 || taps->at[i] > m->n_layers ||
+        BUG_ON(taps->n > MODEL_TAPS_MAX || taps->at[i] < -1 || taps->at[i] > m->n_layers ||
                (i > 0 && taps->at[i] <= taps->at[i - 1]));
     if (m->is_two_way || m->n_streams > 1)
         return err_set(err, ERR_UNSUPPORTED, "%s: no drafter is known for its hidden states",
@@ -46,6 +63,8 @@ void runner_taps_free(struct runner *r)
 {
     if (r->tapped)
         r->model->be->ops->free(r->model->be, MEM_CAT_SCRATCH, r->tapped, r->tapped_bytes);
+    if (r->inputs)
+        r->model->be->ops->free(r->model->be, MEM_CAT_SCRATCH, r->inputs, r->inputs_bytes);
 }
 
 void runner_add_taps(struct runner *r, struct model_step *st, struct runner_item *it, int row0)
@@ -56,6 +75,19 @@ void runner_add_taps(struct runner *r, struct model_step *st, struct runner_item
     BUG_ON(!r->tapped);
     it->tapped = r->tapped + row0 * runner_taps_cols(r);
     st->taps = &r->taps;
+}
+
+void runner_add_inputs(struct runner *r, struct model_step *st, const struct runner_item *it,
+                       int row0)
+{
+    int64_t cols = runner_inputs_cols(r);
+    BUG_ON((it->inputs.rows > 0) != (it->ids == NULL) ||
+           (row0 > 0 && (st->inputs.rows > 0) != (it->inputs.rows > 0)));
+    if (it->inputs.rows == 0)
+        return;
+    BUG_ON(!r->inputs || it->inputs.rows != it->n || it->n_out > 0);
+    ops_copy(r->model->be, tensor_of(r->inputs + row0 * cols, it->n, cols), it->inputs);
+    st->inputs = tensor_of(r->inputs, row0 + it->n, cols);
 }
 
 /* The logits of the items that want them, and of those whose likeliest ids the backend could not tell; the others get theirs.

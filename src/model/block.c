@@ -5,6 +5,42 @@
 #include <math.h>
 #include <string.h>
 
+/* h = the final norm of x, or `to` is. */
+static void block_final_norm(const struct model *m, struct tensor to, struct tensor x)
+{
+    if (m->out_norm_b)
+        ops_layer_norm(m->be, to, x, m->out_norm, m->out_norm_b, m->eps);
+    else
+        ops_rms_norm(m->be, to, x, m->out_norm, (int)m->width, m->eps);
+}
+
+/* From the second backend's buffer to one of the model's. */
+static void block_cross(const struct model *m, float *to, const float *from, int64_t n)
+{
+    m->be->ops->upload(m->be, to, from, (size_t)n * sizeof(*to));
+}
+
+/* x where what is tapped is, too. */
+static struct tensor block_tap_x(const struct model *m, struct model_step *st)
+{
+    if (m == st->model)
+        return st->x;
+    block_cross(st->model, st->model_x, st->x.data, st->x.rows * st->x.cols);
+    return tensor_of(st->model_x, st->x.rows, st->x.cols);
+}
+
+/* Layer layer_i's part of what is tapped. */
+static void block_tap(const struct model *m, struct model_step *st, int layer_i)
+{
+    for (int i = 0; i < st->taps->n; i++) {
+        struct tensor to = tensor_cols(st->tapped, i * m->width, m->width);
+        if (st->taps->at[i] == layer_i)
+            ops_copy(st->model->be, to, block_tap_x(m, st));
+        if (st->taps->at[i] == m->n_layers && layer_i == m->n_layers - 1)
+            block_final_norm(m, to, st->x);
+    }
+}
+
 /* What the rows' types add: of a pair of texts the second has a type of its own. */
 static void block_types(const struct model *m, struct model_step *st)
 {
@@ -42,6 +78,8 @@ void block_embed(const struct model *m, struct model_step *st)
     }
     if (m->embed_norm)
         ops_layer_norm(m->be, st->x, st->x, m->embed_norm, m->embed_norm_b, m->eps);
+    if (st->taps)
+        block_tap(m, st, -1);
 }
 
 void block_norm(const struct model *m, struct model_step *st, const float *w)
@@ -64,15 +102,6 @@ void block_add(const struct model *m, struct model_step *st)
     if (m->residual_scale != 1)
         ops_scale(m->be, st->h, m->residual_scale);
     ops_add(m->be, st->x, st->h);
-}
-
-/* h = the final norm of x, or `to` is. */
-static void block_final_norm(const struct model *m, struct tensor to, struct tensor x)
-{
-    if (m->out_norm_b)
-        ops_layer_norm(m->be, to, x, m->out_norm, m->out_norm_b, m->eps);
-    else
-        ops_rms_norm(m->be, to, x, m->out_norm, (int)m->width, m->eps);
 }
 
 /* The ops to come are of n_out rows. The backend's row flags go by the row numbers of its tensors, so those so far are fetched. */
@@ -114,33 +143,6 @@ static void block_narrow_end(const struct model *m, struct model_step *st)
         st->failed[st->out_rows[i]] |= tail[st->out_rows[i]];
     ops_gather(m->be, x_out, st->x, st->out_rows);
     st->x = x_out;
-}
-
-/* From the second backend's buffer to one of the model's. */
-static void block_cross(const struct model *m, float *to, const float *from, int64_t n)
-{
-    m->be->ops->upload(m->be, to, from, (size_t)n * sizeof(*to));
-}
-
-/* x where what is tapped is, too. */
-static struct tensor block_tap_x(const struct model *m, struct model_step *st)
-{
-    if (m == st->model)
-        return st->x;
-    block_cross(st->model, st->model_x, st->x.data, st->x.rows * st->x.cols);
-    return tensor_of(st->model_x, st->x.rows, st->x.cols);
-}
-
-/* Layer layer_i's part of what is tapped. */
-static void block_tap(const struct model *m, struct model_step *st, int layer_i)
-{
-    for (int i = 0; i < st->taps->n; i++) {
-        struct tensor to = tensor_cols(st->tapped, i * m->width, m->width);
-        if (st->taps->at[i] == layer_i)
-            ops_copy(st->model->be, to, block_tap_x(m, st));
-        if (st->taps->at[i] == m->n_layers && layer_i == m->n_layers - 1)
-            block_final_norm(m, to, st->x);
-    }
 }
 
 void block_layer_end(const struct model *m, struct model_step *st, int layer_i)
@@ -268,6 +270,28 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i, st
     if (l->bo)
         ops_add_bias(m->be, st->h, l->bo);
     return true;
+}
+
+void block_keys(const struct model *m, struct model_step *st, int layer_i, struct tensor x)
+{
+    const struct model_layer *l = &m->layers[layer_i];
+    int head = l->head_dim;
+    struct tensor k = tensor_of(st->scratch->k, x.rows, (int64_t)l->n_kv_heads * head);
+    struct tensor v = tensor_of(st->scratch->v, x.rows, k.cols);
+    ops_linear_many(m->be, l->wv ? 2 : 1, (const struct tensor[]){ k, v }, x,
+                    (const struct weight *const[]){ l->wk, l->wv });
+    if (!l->wv)
+        ops_copy(m->be, v, k);
+    if (l->bk)
+        ops_add_bias(m->be, k, l->bk);
+    if (l->bv)
+        ops_add_bias(m->be, v, l->bv);
+    if (l->k_norm)
+        ops_rms_norm(m->be, k, k, l->k_norm, head, m->eps);
+    ops_rope(m->be, k, &m->ropes[l->rope_i], head, st->pos);
+    if (m->is_v_normed)
+        ops_l2_norm(m->be, v, v, head, m->eps * (float)head, sqrtf((float)head));
+    ops_kv_store(m->be, &st->kv[layer_i], k, v, st->seqs[l->group], st->n_seqs);
 }
 
 void block_ffn(const struct model *m, struct model_step *st, const struct model_layer *l)

@@ -190,8 +190,7 @@ static const struct tensor_rule gemma4_tensors[] = {
 
 /* --- directories --- */
 
-#define GEMMA4_LAYERS_MAX  1024
-#define GEMMA4_NOT_ROTATED 1e30f /* the published converter's divisor */
+#define GEMMA4_LAYERS_MAX 1024
 
 /* A size of the layers with full attention: a value of its own (transformers 5.0), or of each layer (5.20). */
 static enum err_code gemma4_full_int(struct hf *h, const char *own, const char *name,
@@ -237,36 +236,15 @@ static enum err_code gemma4_layer_sizes(struct hf *h, struct err *err)
     return code ? code : hf_set_ints(h, "feed_forward_length", ffs, (uint64_t)n, err);
 }
 
-/* Of a head's pairs in a layer with full attention the first part turns, with frequencies of the whole head. */
 static enum err_code gemma4_ropes(struct hf *h, int64_t head, int64_t full, struct err *err)
 {
-    float divisors[BACKEND_HEAD_DIM_MAX / 2];
-    double base, base_local, part;
-    enum err_code code =
-        hf_float(h, "rope_parameters.full_attention.rope_theta", 1000000, &base, err);
+    double base_local;
+    enum err_code code = hf_rope_partial(h, full, err);
     if (!code)
         code = hf_float(h, "rope_parameters.sliding_attention.rope_theta", 10000, &base_local, err);
     if (!code)
-        code =
-            hf_float(h, "rope_parameters.full_attention.partial_rotary_factor", 0.25, &part, err);
-    if (!code && (full > BACKEND_HEAD_DIM_MAX || !(part > 0 && part <= 1)))
-        code = err_set(err, ERR_INVALID,
-                       "config.json: heads of %lld, of which %g turn: want at most %d, and a part "
-                       "in (0, 1]",
-                       (long long)full, part, BACKEND_HEAD_DIM_MAX);
-    if (code)
-        return code;
-    int64_t n_turned = (int64_t)((double)full * part / 2);
-    for (int64_t i = 0; i < full / 2; i++)
-        divisors[i] = i < n_turned ? 1 : GEMMA4_NOT_ROTATED;
-    code = hf_set_int(h, "rope.dimension_count", full, err);
-    if (!code)
         code = hf_set_int(h, "rope.dimension_count_swa", head, err);
-    if (!code)
-        code = hf_set_float(h, "rope.freq_base", base, err);
-    if (!code)
-        code = hf_set_float(h, "rope.freq_base_swa", base_local, err);
-    return code ? code : hf_emit_vector(h, "rope_freqs.weight", divisors, full / 2, err);
+    return code ? code : hf_set_float(h, "rope.freq_base_swa", base_local, err);
 }
 
 static enum err_code gemma4_more(struct hf *h, struct err *err)

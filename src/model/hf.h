@@ -143,5 +143,7 @@ const struct hf_key *hf_common_keys(void);
 
 /* rotary keys and tensors (hf_rope.c). */
 enum err_code hf_rope(struct hf *h, struct err *err) MUST_CHECK;
+/* ... of layers with full attention in Gemma 4: of a head's pairs the first part turns, with frequencies of the whole head. */
+enum err_code hf_rope_partial(struct hf *h, int64_t head_dim, struct err *err) MUST_CHECK;
 
 #endif

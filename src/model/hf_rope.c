@@ -2,11 +2,13 @@
  * models with two bases have one object for each kind of layer). */
 #include "base/dmath.h"
 #include "model/hf.h"
+#include "tensor/backend.h"
 
 #include <string.h>
 
-#define ROPE_TWO_PI   6.283185307179586
-#define ROPE_DIMS_MAX 4096
+#define ROPE_TWO_PI     6.283185307179586
+#define ROPE_DIMS_MAX   4096
+#define ROPE_NOT_TURNED 1e30f /* the published converter's divisor */
 
 /* The object's names, in the order in which they are looked for. */
 #define ROPE_KEY(name)                                              \
@@ -228,4 +230,29 @@ enum err_code hf_rope(struct hf *h, struct err *err)
     if (!code)
         code = rope_float(h, ROPE_KEY("factor"), "rope.scaling.factor", err);
     return code || rope_is(type, "linear") ? code : rope_yarn(h, err);
+}
+
+enum err_code hf_rope_partial(struct hf *h, int64_t head_dim, struct err *err)
+{
+    float divisors[ROPE_DIMS_MAX / 2];
+    double base, part;
+    enum err_code code =
+        hf_float(h, "rope_parameters.full_attention.rope_theta", 1000000, &base, err);
+    if (!code)
+        code =
+            hf_float(h, "rope_parameters.full_attention.partial_rotary_factor", 0.25, &part, err);
+    if (!code && (head_dim > BACKEND_HEAD_DIM_MAX || !(part > 0 && part <= 1)))
+        code = err_set(err, ERR_INVALID,
+                       "config.json: heads of %lld, of which %g turn: want at most %d, and a part "
+                       "in (0, 1]",
+                       (long long)head_dim, part, BACKEND_HEAD_DIM_MAX);
+    if (code)
+        return code;
+    int64_t n_turned = (int64_t)((double)head_dim * part / 2);
+    for (int64_t i = 0; i < head_dim / 2; i++)
+        divisors[i] = i < n_turned ? 1 : ROPE_NOT_TURNED;
+    code = hf_set_int(h, "rope.dimension_count", head_dim, err);
+    if (!code)
+        code = hf_set_float(h, "rope.freq_base", base, err);
+    return code ? code : hf_emit_vector(h, "rope_freqs.weight", divisors, head_dim / 2, err);
 }

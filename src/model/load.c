@@ -53,6 +53,10 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return m->ngrams.n_heads * m->ngrams.dim;
     case 'T':
         return m->n_ctx_train;
+    case 't':
+        return m->projected.taps.n;
+    case 'r':
+        return m->projected.rank;
     case 'P':
         return m->n_inp;
     case 'C':
@@ -565,7 +569,7 @@ static enum err_code model_load_head(struct model *m, struct model_loading *ld, 
 {
     struct model_found found;
     struct weights_tensor t;
-    if (m->head || m->is_two_way)
+    if (m->head || m->is_two_way || m->projected.block > 0)
         return ERR_OK;
     m->is_head_tied = true;
     m->head = m->embed;
@@ -647,8 +651,10 @@ void model_free_tensors(struct model *m)
 {
     if (m->is_head_tied && m->head != m->embed)
         model_free_weight(m->be, &m->head);
-    if (m->is_head_tied)
+    if (m->is_head_tied || m->projected.borrows_head)
         m->head = NULL;
+    if (m->projected.borrows_embed)
+        m->embed = NULL;
     for (const struct tensor_rule *r = classifier_tensors; r->name; r++)
         model_free_field(m, r, -1);
     for (const struct tensor_rule *r = m->family->tensors; r->name; r++) {

@@ -77,9 +77,9 @@ enum err_code model_parse_common(const struct weights *w, struct model *m, struc
 {
     char key[128];
     const struct weights_tensor *embed = weights_find(w, "token_embd.weight");
-    if (!embed)
+    if (!embed && m->n_vocab == 0)
         return err_set(err, ERR_INVALID, "tensor token_embd.weight: missing");
-    m->n_vocab = embed->shape[1];
+    m->n_vocab = embed ? embed->shape[1] : m->n_vocab;
     if (m->n_vocab < 1 || m->n_vocab > 1 << 22)
         return err_set(err, ERR_INVALID, "tensor token_embd.weight: %lld rows, at most %d",
                        (long long)m->n_vocab, 1 << 22);

@@ -111,9 +111,40 @@ struct model_tap {
 #define MODEL_TAPS_MAX 16
 struct model_taps {
     int n; /* 0 = none */
-    /* Ascending: the residual stream behind layer at[i], or (at[i] = n_layers) what stands behind the final norm, which logits are made
-     * of. The last two make a step compute its last layer for all rows, not for those with output alone. */
+    /* Ascending: the residual stream behind layer at[i], in front of the first one (-1), or (at[i] = n_layers) what stands behind the final
+     * norm, which logits are made of. The last two make a step compute its last layer for all rows, not for those with output alone. */
     int at[MODEL_TAPS_MAX];
+};
+
+/* What turns the logits of a block's rows into guesses, one after the other (model/projected.h). */
+enum projected_head {
+    PROJECTED_HEAD_NONE,
+    PROJECTED_HEAD_PLAIN,     /* a bias by the guess before */
+    PROJECTED_HEAD_GATED,     /* ... which the row's state dims */
+    PROJECTED_HEAD_RECURRENT, /* ... by a state that goes on from guess to guess */
+};
+
+/* A model that reads another one's hidden states and guesses its next tokens, a block at a time (family_projected.c). R: rank of the
+ * head's bias. It may have no embedding and no vocabulary head: model_project borrows the other one's. */
+struct model_projected {
+    int32_t block; /* rows of a block, the text's last token in front; 0 = it is no such model */
+    int32_t
+        first_out; /* the first row that guesses: 1, or 0 where each row guesses what comes behind it */
+    int32_t mask_id;         /* what stands in a block for a token that is to be guessed */
+    int64_t n_target_layers; /* of the other model; 0 = the file does not say */
+    struct model_taps taps;  /* ... and its states that are read */
+    struct weight *fc;       /* [D][taps.n * D] */
+    const float *fc_norm;    /* [D] of what it gives */
+    enum projected_head head;
+    int64_t rank;                          /* R */
+    struct weight *markov_in, *markov_out; /* [V][R] [V][R] */
+    struct weight *w_markov_gate;          /* [R][D+R] */
+    struct weight *w_markov_joint; /* [3R][R+R+D]: state, the guess before, the row's state */
+    const float *b_markov_gate, *b_markov_joint; /* [R] [3R] */
+    struct weight *w_confidence;                 /* [1][D] or [1][D+R]; NULL = none */
+    const float *b_confidence;                   /* [1], or NULL */
+    bool confidence_has_markov;
+    bool borrows_embed, borrows_head;
 };
 
 /* Sizes of every recurrent layer: see struct state_layer. All 0: the model has none. */
@@ -166,6 +197,7 @@ struct model {
      * has the tokenizer sets it after model_load. */
     int32_t sep_id;
     struct model_tap tap;
+    struct model_projected projected;
     struct model_state state; /* MODEL_GROUP_STATE */
     struct rope ropes[MODEL_ROPES_MAX];
     struct model_layer *layers; /* [L] */
@@ -256,6 +288,9 @@ struct model_step {
      * Not of two-way models and those of several streams. */
     const struct model_taps *taps;
     struct tensor tapped;
+    /* Of projected models: [T][taps.n * D] the other model's states of as many tokens, whose keys and values are all that comes of the
+     * step then; rows 0: the ids are a block. */
+    struct tensor inputs;
     struct model_scratch *scratch;
     /* private to the blocks from here: */
     int first, end;            /* layers that are computed: all, or a backend's */

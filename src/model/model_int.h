@@ -37,7 +37,7 @@ enum tensor_flags {
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) O (taps of their kernel) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) O (taps of their kernel) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), of projected ones t (taps) r (rank), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
@@ -66,7 +66,7 @@ extern const struct model_family family_llama, family_qwen2, family_gemma3, fami
     family_minicpm, family_granite, family_qwen3, family_gemma, family_gemma2, family_phi3,
     family_olmo2, family_glm4, family_qwen3moe, family_gpt_oss, family_starcoder2, family_qwen35,
     family_bert, family_nomic_bert, family_qwen35moe, family_qwen3next, family_gemma4,
-    family_qwen2moe, family_qwen4exp;
+    family_qwen2moe, family_qwen4exp, family_projected;
 
 /* Rows that most tables share. */
 #define RULE_MODEL(tensor, shape_, kind_, flags_, field)                           \
@@ -183,6 +183,8 @@ void block_layer_end(const struct model *m, struct model_step *st, int layer_i);
 bool block_attn(const struct model *m, struct model_step *st, int layer_i);
 bool block_attn_of(const struct model *m, struct model_step *st, int layer_i,
                    struct tensor x); /* h = attention(x) */
+/* The keys and values of layer layer_i, made of x and stored: block_attn without the rest. */
+void block_keys(const struct model *m, struct model_step *st, int layer_i, struct tensor x);
 /* h = gated delta net(h) of a recurrent layer; as block_attn. */
 bool block_delta(const struct model *m, struct model_step *st, int layer_i);
 /* Layer layer_i has stored what later rows need. False: no row is left to go on with, the step is done. */

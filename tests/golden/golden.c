@@ -1,6 +1,7 @@
 /* golden.c - continuations that llama.cpp made, against ours on the same files.
  *
- *   golden [--quick] [--families] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json, mlx/NAME
+ *   golden [--quick] [--families] [NAME...]    from the repository's root; goldens: llama_cpp/NAME.json, families/NAME.json, mlx/NAME,
+ * projected/NAME.json
  *
  * Teacher-forced: the reference's ids are fed and at each of its positions our best token must be its choice, unless its own two
  * best were nearer than NEAR. That holds without exception for the tiny f16 models (goldens of their F32 copies), where nothing
@@ -12,6 +13,7 @@
 #include "lab.h"
 #include "mlx.h"
 #include "oracle.h"
+#include "projected.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -175,6 +177,8 @@ int main(int argc, char **argv)
     families_run(argv + first, argc - first, &n_passed, &n_failed);
     if (!has_families)
         mlx_run(argv + first, argc - first, &n_passed, &n_failed);
+    if (!has_families)
+        projected_run(argv + first, argc - first, &n_passed, &n_failed);
     for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
         char path[4096];
         bool is_named = argc == first;
