@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/ref.h"
+#include "model/projected.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -279,6 +280,11 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
         code = load_file(l, err);
     if (!code)
         code = model_adapt(l->weights, err);
+    if (!code && model_is_projected(l->weights))
+        code = err_set(err, ERR_UNSUPPORTED,
+                       "%s: it guesses for another model, and answers nothing itself: --model "
+                       "THAT --speculate draft:%s",
+                       l->id, o->model);
     if (!code)
         code = load_rope(l->weights, &o->rope, err);
     l->file_us = clock_us() - start;

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "cli/load_tokenizer.h"
 #include "cli/model_path.h"
+#include "model/projected.h"
 
 #include <string.h>
 
@@ -34,10 +35,29 @@ static enum err_code load_draft_check(const struct tokenizer *t, const struct to
     return ERR_OK;
 }
 
+/* Drafters that read the model's states mostly come without a tokenizer: the other model's is theirs. */
+static bool load_draft_has_tokenizer(const struct weights *w)
+{
+    return !model_is_projected(w) || weights_meta(w, "tokenizer.ggml.model") ||
+           weights_text(w, "tokenizer.json").data;
+}
+
+static enum err_code load_draft_tokens(const struct load_draft *d,
+                                       const struct load_draft_options *o, struct err *err)
+{
+    struct tokenizer *t = NULL;
+    if (!load_draft_has_tokenizer(d->weights))
+        return ERR_OK;
+    enum err_code code = load_tokenizer(d->weights, &t, err);
+    if (!code)
+        code = load_draft_check(o->tokenizer, t, err);
+    tokenizer_free(t);
+    return code;
+}
+
 static enum err_code load_draft_read(struct load_draft *d, const struct load_draft_options *o,
                                      struct err *err)
 {
-    struct tokenizer *t = NULL;
     struct buf path;
     buf_init(&path, MEM_CAT_BASE, 4096);
     enum err_code code = model_path(o->path, &path, err);
@@ -47,15 +67,14 @@ static enum err_code load_draft_read(struct load_draft *d, const struct load_dra
     if (!code)
         code = model_adapt(d->weights, err);
     if (!code)
-        code = load_tokenizer(d->weights, &t, err);
-    if (!code)
-        code = load_draft_check(o->tokenizer, t, err);
-    tokenizer_free(t);
+        code = load_draft_tokens(d, o, err);
     if (!code)
         code = model_load(&(struct model_load_options){ .weights = d->weights, .be = o->be },
                           &d->model, err);
     if (!code && d->model->is_two_way)
         code = err_set(err, ERR_UNSUPPORTED, "%s", ENGINE_EMBEDDER_TEXT);
+    if (!code && model_is_projected(d->weights))
+        code = model_project(d->model, o->model, err);
     return code;
 }
 
@@ -73,7 +92,8 @@ enum err_code load_draft_open(struct load_draft *d, const struct load_draft_opti
                                           .max_rows = o->max_rows,
                                           .cache_type = o->cache_type };
         dm.end_ids = tokenizer_end_ids(o->tokenizer, &dm.n_end);
-        code = draft_model_new(&dm, &d->drafter, err);
+        code = model_is_projected(d->weights) ? draft_projected_new(&dm, &d->drafter, err)
+                                              : draft_model_new(&dm, &d->drafter, err);
     }
     if (!code)
         return ERR_OK;

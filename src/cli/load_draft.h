@@ -1,4 +1,5 @@
-/* load_draft.h - the smaller model that guesses for another one: --speculate draft:PATH. */
+/* load_draft.h - what guesses for a model: --speculate draft:PATH, a smaller model or a drafter that reads its hidden states. The file
+ * says which. */
 #ifndef PLUMB_CLI_LOAD_DRAFT_H
 #define PLUMB_CLI_LOAD_DRAFT_H
 
@@ -25,7 +26,8 @@ struct load_draft_options {
     enum dtype cache_type;
 };
 
-/* Errors: of loading (named with --speculate and the path); ERR_INVALID - another vocabulary, with the first token that differs. */
+/* Errors: of loading (named with --speculate and the path); ERR_INVALID - another vocabulary, with the first token that differs;
+ * those of model_project. */
 enum err_code load_draft_open(struct load_draft *d, const struct load_draft_options *o,
                               struct err *err) MUST_CHECK;
 /* Of bytes of cache for both models the draft model's part: both can hold the same tokens then. */

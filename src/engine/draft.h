@@ -49,6 +49,8 @@ struct draft_seen {
 struct drafter;
 struct drafter_ops {
     const char *name;
+    bool
+        is_block; /* of one that takes time: all guesses of a row are made together, and guess_us is of all */
     /* A row begins; all of its ids, prompt and answer, are at most ids_max. Errors: ERR_NOMEM. */
     enum err_code (*open)(struct drafter *d, row_id row, const struct engine_request *req,
                           int32_t ids_max, struct err *err);
@@ -97,5 +99,12 @@ struct draft_model_options {
 enum err_code draft_model_new(const struct draft_model_options *o, struct drafter **out,
                               struct err *err) MUST_CHECK;
 int32_t draft_model_sure(float logprob);
+
+/* A drafter that reads the model's hidden states (model/projected.h; Chen et al., "DFlash", 2026) and guesses a block in one go, sampled as a
+ * draft model's guesses are. Classes: by its confidence in each guess, without a head for that by the probability of its choice.
+ * o->model: after model_project. Of its states it keeps what others may begin with, as far as its memory goes.
+ * Errors: those of runner_new; ERR_NOMEM. */
+enum err_code draft_projected_new(const struct draft_model_options *o, struct drafter **out,
+                                  struct err *err) MUST_CHECK;
 
 #endif

@@ -112,7 +112,8 @@ static void draft_want_slow(const struct engine_model *em, struct draft_ask *a)
 static double draft_least(const struct engine_model *em, int32_t n_rows, double rate)
 {
     double more = step_cost_of(&em->cost, n_rows + 2) - step_cost_of(&em->cost, n_rows + 1);
-    return (more + em->slow->ops->guess_us(em->slow, 1)) * rate;
+    double making = em->slow->ops->is_block ? 0 : em->slow->ops->guess_us(em->slow, 1);
+    return (more + making) * rate;
 }
 
 /* Of the asks [n] in em->plan those that the slow drafter is to answer: first in em->plan then. Returns how many. */

@@ -72,12 +72,13 @@ static int32_t plan_next(const struct draft_ask *asks, const double *reach, cons
     return best;
 }
 
-/* us in which the guesses that are due are made: one after another, of all rows together. */
+/* us in which the guesses that are due are made: one after another or in a block, of all rows together. */
 static double plan_slow_us(const struct drafter *slow, const struct draft_ask *asks,
                            const int32_t *used, int32_t n)
 {
     double us = 0;
-    for (int32_t level = 1; slow && level <= DRAFT_MAX; level++) {
+    int32_t n_levels = slow && slow->ops->is_block ? 1 : DRAFT_MAX;
+    for (int32_t level = 1; slow && level <= n_levels; level++) {
         int32_t n_rows = 0;
         for (int32_t i = 0; i < n; i++)
             n_rows += asks[i].is_due && used[i] >= level;

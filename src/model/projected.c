@@ -43,7 +43,8 @@ enum err_code model_project(struct model *m, const struct model *target, struct 
         return err_set(err, ERR_UNSUPPORTED,
                        "attention to later positions is not known to the GPU's backend; --device "
                        "cpu runs it");
-    if (target->is_two_way || target->n_labels > 0 || target->n_streams > 1)
+    if (target->is_two_way || target->n_labels > 0 || target->n_streams > 1 ||
+        target->n_host_layers > 0) /* its embedding is another backend's */
         return err_set(err, ERR_UNSUPPORTED, "%s: no drafter is known for its hidden states",
                        target->arch);
     enum err_code code = projected_check_taps(m, target, err);

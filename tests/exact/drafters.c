@@ -83,11 +83,19 @@ static const struct drafter_ops oracle_ops = { .name = "oracle",
                                                .close = oracle_close,
                                                .free = oracle_free };
 
+const char *exact_projected(enum drafts drafts)
+{
+    return drafts == DRAFTS_DFLASH          ? EXACT_PROJECTED "dflash"
+           : drafts == DRAFTS_DFLASH_WINDOW ? EXACT_PROJECTED "dflash-window"
+           : drafts == DRAFTS_DSPARK        ? EXACT_PROJECTED "dspark"
+                                            : NULL;
+}
+
 enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct drafter **out,
                                 struct err *err)
 {
     *out = NULL;
-    if (drafts == DRAFTS_NONE || drafts == DRAFTS_MODEL)
+    if (drafts == DRAFTS_NONE || drafts == DRAFTS_MODEL || exact_projected(drafts))
         return ERR_OK;
     if (drafts == DRAFTS_LOOKUP || drafts == DRAFTS_LOOKUP_AUTO)
         return draft_lookup_new(max_rows, out, err);

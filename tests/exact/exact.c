@@ -63,6 +63,7 @@ static const struct exact_model models[] = {
     { "qwen2", false, true, true, 150, 60, false },
     { "qwen2-kq", false, true, false, 150, 60, false },
     { "gemma3", false, true, true, 150, 60, false },
+    { EXACT_TARGET, false, true, false, 150, 60, false },
     { "smollm2", true, true, true, 70, 16, false },
     { "gemma3-270m", true, false, false, 70, 12, false },
     { "qwen2.5-coder-0.5b", true, false, false, 70, 12, false },
@@ -86,6 +87,11 @@ static const struct lab_config configs[] = {
     { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP, false, SPLIT_NONE },
     { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO, false, SPLIT_NONE },
     { "cpu, draft model", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_MODEL, false, SPLIT_NONE },
+    { "cpu, dflash", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_DFLASH, false, SPLIT_NONE },
+    { "cpu, dflash with windows", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_DFLASH_WINDOW, false,
+      SPLIT_NONE },
+    { "cpu, dspark", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_DSPARK, false, SPLIT_NONE },
+    { "cpu, disk, dspark", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_DSPARK, true, SPLIT_NONE },
     { "cpu, disk", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_NONE, true, SPLIT_NONE },
     { "cpu, disk, kept in 5 pages", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_NONE, true, SPLIT_NONE },
     { "cpu, disk, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, true,
@@ -545,8 +551,9 @@ static void run_config(const struct exact_model *m, const char *path, const stru
         if (is_wanted(m, c, &scenarios[s]) && (!is_embedder || is_for_texts(&scenarios[s])))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
     /* Forced ids, which come with every configuration, are guesses that are right. */
-    bool must_accept =
-        c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM || c->drafts == DRAFTS_MODEL;
+    bool must_accept = c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM ||
+                       c->drafts == DRAFTS_MODEL || c->drafts == DRAFTS_DFLASH ||
+                       c->drafts == DRAFTS_DSPARK;
     if (!is_writing && !is_embedder &&
         ((must_accept && lab.n_accepted == 0) ||
          (c->drafts == DRAFTS_WRONG && lab.n_drafted < 5 * lab.n_accepted)))
@@ -604,11 +611,17 @@ static void run_caches(const struct exact_model *m, const char *path)
     }
 }
 
+static bool is_target(const struct exact_model *m)
+{
+    return strcmp(m->name, EXACT_TARGET) == 0;
+}
+
 static void run_model(const struct exact_model *m)
 {
     char path[4096];
-    if (m->is_family) {
-        snprintf(path, sizeof(path), FAMILIES "%s.gguf", m->name);
+    if (m->is_family || is_target(m)) {
+        snprintf(path, sizeof(path), "%s%s.gguf", m->is_family ? FAMILIES : EXACT_PROJECTED,
+                 m->name);
     } else if (!test_model_path(m->name, !m->is_real, path, sizeof(path))) {
         skip("model-not-fetched", m->name);
         return;
@@ -620,7 +633,7 @@ static void run_model(const struct exact_model *m)
     size_t n = is_gpu ? ARRAY_LEN(gpu_configs) : ARRAY_LEN(configs);
     run_config(m, path, &all[first], true);
     for (size_t c = 0; c < n && !is_writing; c++)
-        if (c != first)
+        if (c != first && (!exact_projected(all[c].drafts) || is_target(m)))
             run_config(m, path, &all[c], false);
     for (size_t c = 0; is_gpu && c < ARRAY_LEN(gpu_split_configs) && !is_writing; c++)
         run_config(m, path, &gpu_split_configs[c],
@@ -693,8 +706,8 @@ int main(int argc, char **argv)
         buf_init(&base[i], MEM_CAT_BASE, (size_t)1 << 22);
     digests_read();
     for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
-        if (!is_named(models[m].name, argc, argv))
-            continue;
+        if (!is_named(models[m].name, argc, argv) || (is_gpu && is_target(&models[m])))
+            continue; /* what looks at its states runs on the CPU alone */
         if (is_quick && !models[m].is_quick)
             skip("model-not-fetched", models[m].name);
         else

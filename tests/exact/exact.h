@@ -11,6 +11,8 @@
 #include "grammar/grammar.h"
 
 #define EXACT_STEP_ROWS 96
+#define EXACT_PROJECTED "tests/golden/projected/" /* a model, EXACT_TARGET, and drafters for it */
+#define EXACT_TARGET    "target"
 
 /* Who guesses what comes next. All but DRAFTS_LOOKUP_AUTO have every guess verified. */
 enum drafts {
@@ -20,7 +22,10 @@ enum drafts {
     DRAFTS_RANDOM, /* so many as the dice say, three of four right */
     DRAFTS_LOOKUP,
     DRAFTS_LOOKUP_AUTO,
-    DRAFTS_MODEL, /* the model itself, which remembers badly: mostly right */
+    DRAFTS_MODEL,  /* the model itself, which remembers badly: mostly right */
+    DRAFTS_DFLASH, /* drafters that read its states (exact_projected) */
+    DRAFTS_DFLASH_WINDOW,
+    DRAFTS_DSPARK,
 };
 
 /* What a second backend has: ref, or beside a GPU the CPU's. */
@@ -52,6 +57,8 @@ struct lab {
     char disk_dir[32];                   /* "" = none */
     int64_t n_read;                      /* files of it that came back */
     struct drafter *drafter, *slow;
+    struct weights *slow_weights; /* of a drafter that reads states */
+    struct model *slow_model;
     struct grammar_vocab *vocab;
     struct grammar *grammar;
     int64_t n_drafted, n_accepted; /* guesses, of all rows that were taken to their end */
@@ -80,7 +87,9 @@ struct exact_request {
 /* What DRAFTS_RIGHT and its like know: the answer to a request, by its prompt's address (borrowed). */
 #define EXACT_ANSWER_MAX 128
 void exact_truth_set(int i, const int32_t *prompt, const int32_t *ids, int32_t n);
-/* DRAFTS_NONE, DRAFTS_MODEL: *out is NULL. */
+/* The directory of a drafter that reads states; NULL: it is no such drafter. */
+const char *exact_projected(enum drafts drafts);
+/* DRAFTS_NONE, DRAFTS_MODEL and those of exact_projected: *out is NULL. */
 enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct drafter **out,
                                 struct err *err) MUST_CHECK;
 /* The ids of a record. Returns how many. */

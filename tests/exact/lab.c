@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/ref.h"
 #include "lab_int.h"
+#include "model/projected.h"
 #include "sha.h"
 
 #include <stdio.h>
@@ -128,6 +129,27 @@ static enum err_code lab_open_draft_model(struct lab *lab, struct err *err)
     return draft_model_new(&o, &lab->slow, err);
 }
 
+static enum err_code lab_open_projected(struct lab *lab, const struct lab_config *config,
+                                        struct err *err)
+{
+    enum err_code code = weights_open(exact_projected(config->drafts), &lab->slow_weights, err);
+    if (!code)
+        code =
+            model_load(&(struct model_load_options){ .weights = lab->slow_weights, .be = lab->be },
+                       &lab->slow_model, err);
+    if (!code)
+        code = model_project(lab->slow_model, lab->model, err);
+    struct draft_model_options o = { .model = lab->slow_model,
+                                     .n_vocab = lab->n_vocab,
+                                     .end_ids = &lab->end_id,
+                                     .n_end = 1,
+                                     .n_ctx = 512,
+                                     .kv_bytes = config->keep_pages > 5 ? 0 : (int64_t)1 << 18,
+                                     .max_rows = EXACT_REQUESTS_MAX + 1,
+                                     .cache_type = config->cache_type };
+    return code ? code : draft_projected_new(&o, &lab->slow, err);
+}
+
 enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
                        struct err *err)
 {
@@ -160,6 +182,8 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
         if (config->drafts == DRAFTS_MODEL)
             code = lab_open_draft_model(lab, err);
+        if (exact_projected(config->drafts))
+            code = lab_open_projected(lab, config, err);
         o.drafter = lab->drafter;
         o.slow_drafter = lab->slow;
         o.drafts_always = config->drafts != DRAFTS_NONE && config->drafts != DRAFTS_LOOKUP_AUTO;
@@ -183,6 +207,8 @@ void lab_close(struct lab *lab)
         lab->drafter->ops->free(lab->drafter);
     if (lab->slow)
         lab->slow->ops->free(lab->slow);
+    model_free(lab->slow_model);
+    weights_close(lab->slow_weights);
     grammar_unref(lab->grammar);
     grammar_vocab_free(lab->vocab);
     mem_free(MEM_CAT_BASE, lab->token_bytes);

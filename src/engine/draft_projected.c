@@ -1,0 +1,439 @@
+/* draft_projected.c - a drafter that reads the model's hidden states guesses, a block at a time.
+ *
+ * A row's context is what the drafter has made of the states of its tokens: the cache of a sequence, as many tokens as the model has computed. What
+ * the model did not compute for this row (what it began with) is there where the drafter has kept it too; else there is a gap, and the
+ * tokens behind it stand in the cache after those before it, at the positions of the text (shift). A block is written behind the context, guessed
+ * with and cut off at once, so that a round's rejected guesses never come in. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/draft.h"
+#include "engine/runner.h"
+#include "engine/sample.h"
+#include "engine/speculate.h"
+#include "model/projected.h"
+#include "tensor/fmath.h"
+#include "tensor/ops.h"
+
+#include <string.h>
+
+#define SEE_ROWS 128 /* states that are taken in one step */
+#define OUT_ROWS 64  /* rows of a step that guess: each takes a vocabulary of logits */
+#define NEVER_US 1e12
+
+struct projected_row {
+    bool is_open;
+    int32_t seq;
+    int32_t shift;   /* tokens of the text that the cache lacks, all before ... */
+    int32_t segment; /* ... this position, from which on it has every one */
+    int32_t *text;   /* [ids_max + DRAFT_MAX] ids and guesses, for what sampling looks back at */
+    int32_t n_text;
+    uint8_t salt[ENGINE_SALT_BYTES];
+    struct sample_params sample;
+    struct logit_bias *bias;      /* what sample.bias points to */
+    double reach;                 /* chance that all guesses of the block so far come true */
+    const float *logits, *hidden; /* [V] [D] of its first row that guesses */
+};
+
+struct draft_projected {
+    struct drafter base; /* first: the vtable casts */
+    const struct model *model;
+    struct runner *runner;
+    struct sampler sampler;
+    struct projected_walk walk;
+    struct projected_row *rows; /* [max_rows] */
+    struct runner_item *items;  /* [max_rows] */
+    struct draft_ask *
+        *asked; /* [max_rows] the ask of each item, then those that are still guessed for */
+    struct projected_guess *guesses; /* [max_rows] */
+    int32_t *blocks;                 /* [max_rows][block] their ids */
+    int32_t *end_ids;
+    int32_t n_end, max_rows, n_items, n_rows;
+    struct step_cost cost; /* of blocks for so many rows */
+};
+
+static struct draft_projected *draft_projected_of(struct drafter *d)
+{
+    return (struct draft_projected *)(void *)d;
+}
+
+/* --- rows --- */
+
+static void projected_row_release(struct projected_row *r)
+{
+    mem_free(MEM_CAT_REQUEST, r->text);
+    mem_free(MEM_CAT_REQUEST, r->bias);
+    *r = (struct projected_row){ 0 };
+}
+
+static int32_t projected_row_len(const struct draft_projected *dp, const struct projected_row *r)
+{
+    return dp->runner->seqs[r->seq].len;
+}
+
+/* The position behind its context. */
+static int32_t projected_row_end(const struct draft_projected *dp, const struct projected_row *r)
+{
+    return r->shift + projected_row_len(dp, r);
+}
+
+static enum err_code draft_projected_open(struct drafter *d, row_id row,
+                                          const struct engine_request *req, int32_t ids_max,
+                                          struct err *err)
+{
+    struct draft_projected *dp = draft_projected_of(d);
+    struct projected_row *r = &dp->rows[row];
+    BUG_ON(r->is_open);
+    *r = (struct projected_row){ .sample = req->sample };
+    r->text = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*r->text));
+    r->bias = mem_try_array(MEM_CAT_REQUEST, (size_t)req->sample.n_bias, sizeof(*r->bias));
+    enum err_code code = ERR_OK;
+    if (!r->text || !r->bias)
+        code = err_set(err, ERR_NOMEM, "drafter: no memory for %d ids", ids_max);
+    if (!code)
+        code = runner_open(dp->runner, &r->seq, err);
+    if (code) {
+        projected_row_release(r);
+        return code;
+    }
+    r->is_open = true;
+    memcpy(r->salt, req->cache_salt, sizeof(r->salt));
+    if (req->sample.n_bias > 0)
+        memcpy(r->bias, req->sample.bias, (size_t)req->sample.n_bias * sizeof(*r->bias));
+    r->sample.bias = r->bias;
+    r->sample.n_logprobs = 0; /* that of the choice: how sure it is */
+    if (req->n_prompt > 1)
+        (void)runner_reuse(dp->runner, r->seq, r->salt, req->prompt, req->n_prompt - 1);
+    return ERR_OK;
+}
+
+/* What it has is kept for rows that begin alike, where nothing is missing in it. */
+static void projected_row_keep(struct draft_projected *dp, const struct projected_row *r,
+                               const int32_t *ids, int32_t n_ids, bool goes_on)
+{
+    int32_t n = projected_row_len(dp, r);
+    if (r->shift == 0 && n > 0 && n <= n_ids)
+        runner_keep(dp->runner, r->seq, r->salt, ids, n, goes_on);
+}
+
+static void draft_projected_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
+{
+    struct draft_projected *dp = draft_projected_of(d);
+    struct projected_row *r = &dp->rows[row];
+    projected_row_keep(dp, r, ids, n_ids, false);
+    runner_close(dp->runner, r->seq);
+    projected_row_release(r);
+}
+
+/* Its context begins anew at the position. */
+static void projected_row_restart(struct draft_projected *dp, struct projected_row *r, int32_t pos)
+{
+    runner_rewind(dp->runner, r->seq);
+    r->shift = r->segment = pos;
+}
+
+/* --- context --- */
+
+/* The items' states become context. Where the step fails their rows lack them. */
+static void projected_take(struct draft_projected *dp)
+{
+    struct err err;
+    if (dp->n_items > 0 && runner_step(dp->runner, dp->items, dp->n_items, &err) != ERR_OK)
+        log_warn("draft", "the drafter cannot take states: %s", err.text);
+    dp->n_items = dp->n_rows = 0;
+}
+
+/* What of the states is new goes to items, in pieces. */
+static void projected_see_row(struct draft_projected *dp, const struct draft_seen *seen)
+{
+    struct projected_row *r = &dp->rows[seen->row];
+    int32_t end = projected_row_end(dp, r), at = seen->pos;
+    if (at < r->segment || (at > end && projected_row_len(dp, r) == 0)) {
+        projected_row_restart(dp, r, at);
+    } else if (at > end) { /* nobody has the states between */
+        r->shift += at - end;
+        r->segment = at;
+    } else {
+        at = end; /* those before are the same */
+    }
+    int32_t n = seen->pos + seen->n - at;
+    if (n <= 0)
+        return;
+    if (runner_reserve(dp->runner, r->seq, projected_row_len(dp, r) + n, NULL) != ERR_OK) {
+        projected_row_restart(dp, r, seen->pos + seen->n);
+        return;
+    }
+    while (n > 0) {
+        int32_t piece = n < SEE_ROWS - dp->n_rows ? n : SEE_ROWS - dp->n_rows;
+        dp->items[dp->n_items++] = (struct runner_item){
+            .seq = r->seq,
+            .n = piece,
+            .shift = r->shift,
+            .inputs = tensor_rows(seen->states, at - seen->pos, piece),
+        };
+        dp->n_rows += piece;
+        at += piece;
+        n -= piece;
+        if (dp->n_rows == SEE_ROWS)
+            projected_take(dp);
+    }
+}
+
+static void draft_projected_see(struct drafter *d, const struct draft_seen *seen, int32_t n)
+{
+    struct draft_projected *dp = draft_projected_of(d);
+    for (int32_t i = 0; i < n; i++)
+        projected_see_row(dp, &seen[i]);
+    projected_take(dp);
+    for (int32_t i = 0; i < n; i++)
+        if (seen[i].n > 1) /* prompts, for those that come while they run */
+            projected_row_keep(dp, &dp->rows[seen[i].row], seen[i].ids, seen[i].n_ids, true);
+}
+
+/* --- guesses --- */
+
+/* The text that the ask is for is the row's: its context is cut where it has more. False: some is missing at its end. */
+static bool projected_row_sync(struct draft_projected *dp, struct projected_row *r,
+                               const struct draft_ask *a)
+{
+    int32_t last = a->n_ids - 1, end = projected_row_end(dp, r);
+    if (end > last && last >= r->segment && last > r->shift &&
+        runner_can_truncate(dp->runner, r->seq, last - r->shift)) {
+        runner_truncate(dp->runner, r->seq, last - r->shift);
+        end = last;
+    }
+    if (end != last || projected_row_len(dp, r) == 0)
+        return false;
+    memcpy(r->text, a->ids, (size_t)a->n_ids * sizeof(*r->text));
+    r->n_text = a->n_ids;
+    r->reach = 1;
+    return true;
+}
+
+static int32_t projected_room(const struct draft_projected *dp, const struct draft_ask *a)
+{
+    const struct model_projected *p = &dp->model->projected;
+    return a->n_max < p->block - p->first_out ? a->n_max : p->block - p->first_out;
+}
+
+/* The ask's block becomes an item, if there is room for it in this step and in memory. */
+static bool projected_add_block(struct draft_projected *dp, struct draft_ask *a, int32_t n_out)
+{
+    const struct model_projected *p = &dp->model->projected;
+    struct projected_row *r = &dp->rows[a->row];
+    int32_t n = projected_room(dp, a), rows = n + p->first_out;
+    if (n_out + n > dp->runner->max_out || dp->n_rows + rows > dp->runner->max_rows)
+        return false;
+    if (!projected_row_sync(dp, r, a) ||
+        runner_reserve(dp->runner, r->seq, projected_row_len(dp, r) + rows, NULL) != ERR_OK)
+        return true; /* no guesses, but the next ask may have room */
+    int32_t *ids = dp->blocks + (int64_t)dp->n_items * p->block;
+    for (int32_t i = 1; i < rows; i++)
+        ids[i] = p->mask_id;
+    ids[0] = a->ids[a->n_ids - 1];
+    dp->asked[dp->n_items] = a;
+    dp->items[dp->n_items++] = (struct runner_item){ .seq = r->seq,
+                                                     .ids = ids,
+                                                     .n = rows,
+                                                     .n_out = n,
+                                                     .n_back = rows,
+                                                     .wants_hidden = true,
+                                                     .shift = r->shift };
+    dp->n_rows += rows;
+    return true;
+}
+
+static bool projected_is_end(const struct draft_projected *dp, int32_t id)
+{
+    for (int32_t i = 0; i < dp->n_end; i++)
+        if (dp->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* The row's next guess from its logits. False: none, or no further one. */
+static bool projected_pick(struct draft_projected *dp, struct draft_ask *a,
+                           const struct projected_guess *g)
+{
+    struct projected_row *r = &dp->rows[a->row];
+    struct sample_context ctx = { .history = r->text, .n_history = r->n_text };
+    struct engine_token token;
+    if (sample_token(&dp->sampler, g->logits, &r->sample, &ctx, &token, NULL) ||
+        projected_is_end(dp, token.id))
+        return false;
+    float chance = g->confidence >= 0 ? g->confidence : fmath_exp(token.logprob);
+    r->reach *= (double)chance;
+    if (a->n > 0 && r->reach < a->least)
+        return false;
+    a->sure[a->n] = (int8_t)(chance > 0 ? draft_model_sure(fmath_log(chance)) : DRAFT_MODEL_SURE);
+    a->ids_out[a->n++] = token.id;
+    r->text[r->n_text++] = token.id;
+    return a->n < projected_room(dp, a) && r->reach >= a->least;
+}
+
+/* From guess to guess, all rows together. */
+static void projected_guess_all(struct draft_projected *dp)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < dp->n_items; i++) {
+        struct draft_ask *a = dp->asked[i];
+        struct projected_row *r = &dp->rows[a->row];
+        r->logits = dp->items[i].logits;
+        r->hidden = dp->items[i].hidden;
+        projected_walk_begin(&dp->walk, a->row);
+        if (!dp->items[i].has_failed)
+            dp->asked[n++] = a;
+    }
+    while (n > 0) {
+        int32_t n_next = 0;
+        for (int32_t i = 0; i < n; i++) {
+            const struct draft_ask *a = dp->asked[i];
+            const struct projected_row *r = &dp->rows[a->row];
+            dp->guesses[i] = (struct projected_guess){
+                .slot = a->row,
+                .prev = r->text[r->n_text - 1],
+                .hidden = r->hidden + a->n * dp->model->width,
+                .logits = (float *)(uintptr_t)r->logits + a->n * dp->model->n_vocab,
+            };
+        }
+        projected_walk_step(&dp->walk, dp->guesses, n);
+        for (int32_t i = 0; i < n; i++)
+            if (projected_pick(dp, dp->asked[i], &dp->guesses[i]))
+                dp->asked[n_next++] = dp->asked[i];
+        n = n_next;
+    }
+}
+
+/* The blocks of the items. Afterwards the rows have their contexts alone. */
+static void projected_run_blocks(struct draft_projected *dp)
+{
+    struct err err;
+    int64_t start = clock_us();
+    enum err_code code = runner_step(dp->runner, dp->items, dp->n_items, &err);
+    if (code)
+        log_warn("draft", "the drafter cannot guess: %s", err.text);
+    for (int32_t i = 0; i < dp->n_items && !code; i++) {
+        const struct runner_item *it = &dp->items[i];
+        runner_truncate(dp->runner, it->seq, dp->runner->seqs[it->seq].len - it->n);
+    }
+    if (!code)
+        projected_guess_all(dp);
+    if (!code)
+        step_cost_add(&dp->cost, dp->n_items, clock_us() - start);
+    dp->n_items = dp->n_rows = 0;
+}
+
+static void draft_projected_draft(struct drafter *d, struct draft_ask *asks, int32_t n)
+{
+    struct draft_projected *dp = draft_projected_of(d);
+    int32_t n_out = 0;
+    for (int32_t i = 0; i < n; i++)
+        asks[i].n = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!projected_add_block(dp, &asks[i], n_out)) {
+            if (dp->n_items > 0)
+                projected_run_blocks(dp);
+            n_out = 0;
+            (void)projected_add_block(dp, &asks[i], 0);
+        }
+        n_out += projected_room(dp, &asks[i]);
+    }
+    if (dp->n_items > 0)
+        projected_run_blocks(dp);
+}
+
+static double draft_projected_guess_us(const struct drafter *d, int32_t n)
+{
+    const struct draft_projected *dp = (const struct draft_projected *)(const void *)d;
+    return step_cost_of(&dp->cost, n);
+}
+
+static double draft_projected_due_us(const struct drafter *d, row_id row, int32_t n_ids)
+{
+    const struct draft_projected *dp = (const struct draft_projected *)(const void *)d;
+    return projected_row_end(dp, &dp->rows[row]) == n_ids - 1 ? 0 : NEVER_US;
+}
+
+static const struct model_taps *draft_projected_taps(const struct drafter *d)
+{
+    return &((const struct draft_projected *)(const void *)d)->model->projected.taps;
+}
+
+/* --- life --- */
+
+static void draft_projected_free(struct drafter *d)
+{
+    struct draft_projected *dp = draft_projected_of(d);
+    for (int32_t i = 0; dp->rows && i < dp->max_rows; i++)
+        projected_row_release(&dp->rows[i]);
+    runner_free(dp->runner);
+    sampler_release(&dp->sampler);
+    projected_walk_release(&dp->walk);
+    mem_free(MEM_CAT_BASE, dp->rows);
+    mem_free(MEM_CAT_BASE, dp->items);
+    mem_free(MEM_CAT_BASE, dp->asked);
+    mem_free(MEM_CAT_BASE, dp->guesses);
+    mem_free(MEM_CAT_BASE, dp->blocks);
+    mem_free(MEM_CAT_BASE, dp->end_ids);
+    mem_free(MEM_CAT_BASE, dp);
+}
+
+static const struct drafter_ops draft_projected_ops = { .name = "projected context",
+                                                        .is_block = true,
+                                                        .open = draft_projected_open,
+                                                        .draft = draft_projected_draft,
+                                                        .close = draft_projected_close,
+                                                        .free = draft_projected_free,
+                                                        .guess_us = draft_projected_guess_us,
+                                                        .due_us = draft_projected_due_us,
+                                                        .taps = draft_projected_taps,
+                                                        .see = draft_projected_see };
+
+static void draft_projected_alloc(struct draft_projected *dp, const struct draft_model_options *o)
+{
+    size_t rows = (size_t)o->max_rows;
+    dp->rows = mem_alloc(MEM_CAT_BASE, rows * sizeof(*dp->rows));
+    dp->items = mem_alloc(MEM_CAT_BASE, rows * sizeof(*dp->items));
+    dp->asked = mem_alloc(MEM_CAT_BASE, rows * sizeof(*dp->asked));
+    dp->guesses = mem_alloc(MEM_CAT_BASE, rows * sizeof(*dp->guesses));
+    dp->blocks =
+        mem_alloc(MEM_CAT_BASE, rows * (size_t)o->model->projected.block * sizeof(*dp->blocks));
+    dp->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)o->n_end * sizeof(*dp->end_ids));
+    for (int32_t i = 0; i < o->n_end; i++)
+        dp->end_ids[i] = o->end_ids[i];
+    dp->n_end = o->n_end;
+    dp->max_rows = o->max_rows;
+}
+
+enum err_code draft_projected_new(const struct draft_model_options *o, struct drafter **out,
+                                  struct err *err)
+{
+    const struct model *m = o->model;
+    struct draft_projected *dp = mem_alloc(MEM_CAT_BASE, sizeof(*dp));
+    BUG_ON(m->projected.block == 0 || !m->head);
+    dp->base.ops = &draft_projected_ops;
+    dp->model = m;
+    draft_projected_alloc(dp, o);
+    int32_t blocks = o->max_rows * m->projected.block;
+    int32_t max_rows = SEE_ROWS > m->projected.block ? SEE_ROWS : m->projected.block;
+    struct runner_options ro = { .model = o->model,
+                                 .n_ctx = o->n_ctx < m->n_ctx_train ? o->n_ctx : 0,
+                                 .kv_bytes = o->kv_bytes,
+                                 .max_seqs = o->max_rows,
+                                 .max_rows = max_rows,
+                                 .max_out = blocks < OUT_ROWS ? blocks : OUT_ROWS,
+                                 .max_tentative = 1,
+                                 .cache_type = o->cache_type,
+                                 .keep_bytes = RUNNER_KEEP_ALL };
+    enum err_code code = runner_new(&ro, &dp->runner, err);
+    if (!code)
+        code = sampler_init(&dp->sampler, (int32_t)m->n_vocab, err);
+    if (!code)
+        code = projected_walk_init(&dp->walk, m, o->max_rows, err);
+    if (code) {
+        draft_projected_free(&dp->base);
+        return code;
+    }
+    dp->sampler.be = m->be;
+    *out = &dp->base;
+    return ERR_OK;
+}
