@@ -240,9 +240,9 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_BOOL, AT(hoist_volatile), 0, 0 },
             { "speculate", "HOW",
               "guess next tokens and verify them together, where it pays: ngram (by what the text "
-              "has said), draft:MODEL (also by a smaller model of the same vocabulary), auto "
-              "(ngram "
-              "and what the model brings) or off; default auto",
+              "has said), draft:MODEL (also by a smaller model of the same vocabulary, or by a "
+              "drafter that reads the model's states), auto (ngram and what the model brings) or "
+              "off; default auto",
               CLI_FLAG_STRING, AT(speculate), 0, 0 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },

@@ -103,6 +103,8 @@ static enum err_code projected_parse_numbers(const struct weights *w, struct mod
     if (!code && strcmp(act, "silu") != 0 && strcmp(act, "gelu_pytorch_tanh") != 0)
         code =
             err_set(err, ERR_UNSUPPORTED, "%s: '%.64s' is not silu or gelu_pytorch_tanh", key, act);
+    if (!code && weights_meta(w, model_key(m, "attention.value_scale", key)))
+        code = err_set(err, ERR_UNSUPPORTED, "%s: scaled values are not supported", key);
     m->glu = strcmp(act, "silu") == 0 ? GLU_KIND_SILU : GLU_KIND_GELU_TANH;
     return code;
 }
@@ -115,8 +117,10 @@ static enum err_code projected_parse(const struct weights *w, struct model *m, s
     char key[128];
     int64_t block = 0, mask = 0;
     struct model_projected *p = &m->projected;
+    const struct meta_value *tokens = weights_meta(w, "tokenizer.ggml.tokens");
+    int64_t n_tokens = tokens && tokens->type == META_TYPE_ARRAY ? (int64_t)tokens->array.n : 0;
     enum err_code code =
-        weights_int_or(w, model_key(m, "vocab_size", key), 1, 1 << 22, 1, &m->n_vocab, err);
+        weights_int_or(w, model_key(m, "vocab_size", key), 1, 1 << 22, n_tokens, &m->n_vocab, err);
     if (!code)
         code = model_parse_common(w, m, err);
     if (!code)

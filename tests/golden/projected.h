@@ -3,7 +3,8 @@
 #ifndef PLUMB_TESTS_GOLDEN_PROJECTED_H
 #define PLUMB_TESTS_GOLDEN_PROJECTED_H
 
-/* Run those whose names are among names [n] (all if n = 0), in the order of their names, each printing a line:
+/* Run those whose names are among names [n] (all if n = 0), in the order of their names, each printing a line, and another one for NAME.gguf
+ * where llama.cpp's converter has made that:
  *
  *     projected NAME: logits ERROR, confidence ERROR, guesses EQUAL of ALL
  *

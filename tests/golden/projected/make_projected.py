@@ -2,10 +2,11 @@
 """Write target.gguf, NAME/ and NAME.json here: a tiny model with random weights, drafters that read its hidden states, and what the
 published code makes of them.
 
-    python tests/golden/projected/make_projected.py --dflash DIR --deepspec DIR [NAME...]
+    python tests/golden/projected/make_projected.py --dflash DIR --deepspec DIR [--converter DIR] [NAME...]
 
-Needs torch (CPU), transformers 5 and gguf; the two DIRs are source trees of z-lab/dflash and deepseek-ai/DeepSpec, whose classes compute
-the goldens. Windows are theirs too: the class takes the mask that this script makes of the rule in its newer attention.
+Needs torch (CPU), transformers 5 (5.7 for Gemma 4's, which DeepSpec was written against) and gguf; the first two DIRs are source trees of
+z-lab/dflash and deepseek-ai/DeepSpec, whose classes compute the goldens, the third one of llama.cpp, whose converter (PYTHONPATH=DIR/gguf-py) writes NAME.gguf of what
+it knows, from the directories that are there. Windows are theirs too: the class takes the mask that this script makes of the rule in its newer attention.
 
 Weights are numbers that f16 holds exactly. They are random at first; drafters that are marked `fit` then learn for a minute what the target says
 of its own texts, so that some of their guesses come true. NAME.json holds, for each of some texts (the first `start` ids of the
@@ -353,6 +354,24 @@ def make(d, target, published):
     print(f"{d.name}: {sum(p.numel() for p in model.parameters())} parameters, smallest gap {gap:.4f}, {rate:.2f} guesses of a block come true")
 
 
+def convert(d):
+    """NAME.gguf of the directory, with the tiny vocabulary."""
+    import gguf
+    from conversion import get_model_class
+    from families.make_families import write_vocab
+    cls = get_model_class(json.loads((HERE / d.name / "config.json").read_text())["architectures"][0])
+
+    def vocab(self):
+        write_vocab(self)
+        self.gguf_writer.add_mask_token_id(MASK_ID)
+    ours = type(cls.__name__, (cls,), {"set_vocab": vocab, "model_arch": cls.model_arch})
+    with torch.inference_mode():
+        ours(HERE / d.name, gguf.LlamaFileType.MOSTLY_F16, HERE / f"{d.name}.gguf", model_name=f"tiny {d.name}").write()
+
+
+CONVERTED = ("dflash", "dflash-window", "dspark")  # the head that a DSpark's file leaves out must be the target's
+
+
 def published_of(args):
     spec = importlib.util.spec_from_file_location("published_dflash", args.dflash / "dflash" / "model.py")
     module = importlib.util.module_from_spec(spec)
@@ -364,11 +383,18 @@ def published_of(args):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dflash", type=pathlib.Path, required=True)
-    parser.add_argument("--deepspec", type=pathlib.Path, required=True)
+    parser.add_argument("--dflash", type=pathlib.Path)
+    parser.add_argument("--deepspec", type=pathlib.Path)
+    parser.add_argument("--converter", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.converter:
+        sys.path.insert(0, str(args.converter))
+        for d in DRAFTERS:
+            if d.name in (args.names or CONVERTED):
+                convert(d)
+        return
     target = target_new()
     for p in target.parameters():
         p.requires_grad_(False)
