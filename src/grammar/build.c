@@ -9,7 +9,7 @@ void build_init(struct build *b, struct buf *notes, struct err *err)
 {
     *b = (struct build){ .notes = notes,
                          .err = err,
-                         .any_object = -1,
+                         .text = TEXT_JSON,
                          .deadline_us = clock_thread_us() + (int64_t)BUILD_SECONDS * 1000000 };
     arena_init(&b->arena, MEM_CAT_GRAMMAR, 2 * BUILD_ARENA);
 }

@@ -3,7 +3,10 @@
  * caller's to say (`types`): where it cannot know, a string never looks like JSON.
  *
  *   {"schema": {...}, "open": "<parameter=", "raw": ">\n", "json": ">\n", "stop": "</parameter>", "close": "\n</parameter>\n",
- *    "types": {"a": "string", "b": "other"}} */
+ *    "types": {"a": "string", "b": "other"}, "over": ["</function>", "</tool_call>"], "trims": false}
+ *
+ * over: texts that end the call, and so a value, whose own end is missing: one behind the other, blanks between. trims: the reader drops a
+ * line end at either side of a value, so that none may be there. */
 #include "grammar/json_schema_int.h"
 
 #include <stdio.h>
@@ -13,6 +16,8 @@ struct elements {
     struct json_schema *x;
     struct grammar_bytes open, raw, json, stop, close;
     const struct json *types;
+    const struct expr *over; /* NULL: nothing is */
+    bool trims;
 };
 
 #define ELEMENTS_JSON "-{[\" \t\n0123456789" /* what JSON begins with, but its words */
@@ -33,12 +38,35 @@ static const struct expr *elements_class(struct build *b, const char *but)
     return expr_class(b, out, expr_ranges_invert(not, n, out), false);
 }
 
-/* Any text without the closing text. */
+/* Any text that a reader takes as it is: no end is in it, no framing at its own ends. */
 static const struct expr *elements_free(struct elements *e)
 {
     struct build *b = e->x->b;
-    const struct expr *any = expr_repeat(b, expr_any(), 0, EXPR_INF);
-    return expr_not(b, expr_seq3(b, any, expr_bytes(b, e->stop.data, e->stop.len), any));
+    const struct expr *any = expr_repeat(b, expr_any(), 0, EXPR_INF), *line = expr_text(b, "\n");
+    const struct expr *stop = expr_bytes(b, e->stop.data, e->stop.len);
+    const struct expr * not [] = {
+        expr_seq3(b, any, e->over ? expr_alt2(b, stop, e->over) : stop, any),
+        expr_seq2(b, expr_text(b, "<![CDATA["), any),
+        expr_seq2(b, any, expr_text(b, "\r")),
+        expr_seq3(b, expr_optional(b, expr_text(b, "\r")), line, any),
+        expr_seq2(b, any, line),
+    };
+    return expr_not(b, expr_alt(b, not, e->trims ? 5 : 3));
+}
+
+static const struct expr *elements_over(struct build *b, const struct json *list)
+{
+    static const struct expr_range r[] = { { '\t', '\n' }, { '\r', '\r' }, { ' ', ' ' } };
+    const struct expr *e = NULL;
+    for (size_t i = 0; json_is(list, JSON_TYPE_ARRAY) && i < list->n; i++) {
+        const struct json *v = &list->items[i];
+        if (!json_is(v, JSON_TYPE_STRING))
+            return build_fail(b, ERR_INVALID, "elements: 'over' must hold strings");
+        const struct expr *text = expr_bytes(b, v->text, v->len);
+        const struct expr *blanks = expr_repeat(b, expr_class(b, r, 3, false), 0, EXPR_INF);
+        e = e ? expr_seq3(b, e, blanks, text) : text;
+    }
+    return e;
 }
 
 /* min to max characters of a value (EXPR_INF: no bound); `but` are not among them. */
@@ -93,7 +121,7 @@ static const struct expr *elements_text(struct elements *e, int64_t min, int64_t
 {
     struct build *b = e->x->b;
     bool is_bounded = max != EXPR_INF;
-    const char but[2] = { is_bounded ? e->stop.data[0] : '\0', '\0' };
+    const char but[3] = { is_bounded ? e->stop.data[0] : '\0', e->trims ? '\n' : '\0', '\0' };
     const struct expr *some =
         has_json ? elements_no_json(b, but, min, max) : elements_more(b, but, min, max);
     return is_bounded ? some : expr_and(b, some, elements_free(e));
@@ -118,12 +146,11 @@ static const struct expr *elements_listed(struct elements *e, const struct meeti
     json_schema_check_init(e->x, m, NULL, check);
     for (int32_t i = 0; i < n && !b->code; i++) {
         const struct json *v = &list[i];
-        bool may_be = json_is(v, JSON_TYPE_STRING) && json_schema_allows(e->x, check, v) &&
-                      !memmem(v->text, v->len, e->stop.data, e->stop.len);
+        bool may_be = json_is(v, JSON_TYPE_STRING) && json_schema_allows(e->x, check, v);
         if (may_be && !(has_json && elements_is_json(v)))
             expr_list_add(b, &all, expr_bytes(b, v->text, v->len));
     }
-    return expr_alt(b, all.items, all.n);
+    return expr_and(b, expr_alt(b, all.items, all.n), elements_free(e));
 }
 
 static const struct expr *elements_string(struct elements *e, const struct meeting *m,
@@ -224,17 +251,14 @@ static const struct expr *elements_either(struct elements *e, const struct json 
         struct meeting m = { .n = 0 };
         json_schema_join(e->x, &m, schema, path);
         json_schema_join(e->x, &m, of, path);
-        expr_list_add(
-            b, &all,
-            expr_seq2(b, expr_bytes(b, e->json.data, e->json.len), json_schema_meet(e->x, &m)));
+        expr_list_add(b, &all, expr_seq2(b, tags_pattern(b, e->json), json_schema_meet(e->x, &m)));
     }
     struct meeting m = { .n = 0 };
     json_schema_join(e->x, &m, schema, path);
     bool is_told = e->raw.len != e->json.len || memcmp(e->raw.data, e->json.data, e->raw.len) != 0;
     if (!m.is_none)
-        expr_list_add(
-            b, &all,
-            expr_seq2(b, expr_bytes(b, e->raw.data, e->raw.len), elements_string(e, &m, !is_told)));
+        expr_list_add(b, &all,
+                      expr_seq2(b, tags_pattern(b, e->raw), elements_string(e, &m, !is_told)));
     return expr_alt(b, all.items, all.n);
 }
 
@@ -246,19 +270,20 @@ static const struct expr *elements_one(struct elements *e, const struct json_mem
         json_schema_path(e->x, json_schema_path(e->x, "#", "properties", 10), p->key, p->key_len);
     const struct expr *value;
     struct meeting m = { .n = 0 };
+    if (json_str_eq(type, "other"))
+        b->text = TEXT_VALUE;
     json_schema_join(e->x, &m, &p->value, path);
     if (m.is_none || b->code)
         value = expr_none();
     else if (json_str_eq(type, "string"))
-        value = expr_seq2(b, expr_bytes(b, e->raw.data, e->raw.len), elements_string(e, &m, false));
+        value = expr_seq2(b, tags_pattern(b, e->raw), elements_string(e, &m, false));
     else if (json_str_eq(type, "other"))
-        value = expr_seq2(b, expr_bytes(b, e->json.data, e->json.len), json_schema_meet(e->x, &m));
+        value = expr_seq2(b, tags_pattern(b, e->json), json_schema_meet(e->x, &m));
     else
         value = elements_either(e, &p->value, path);
-    return expr_seq3(
-        b,
-        expr_seq2(b, expr_bytes(b, e->open.data, e->open.len), expr_bytes(b, p->key, p->key_len)),
-        value, expr_bytes(b, e->close.data, e->close.len));
+    b->text = TEXT_ELEMENT;
+    return expr_seq3(b, expr_seq2(b, tags_pattern(b, e->open), expr_bytes(b, p->key, p->key_len)),
+                     value, tags_pattern(b, e->close));
 }
 
 static bool elements_is_required(const struct json *required, const struct json_member *p)
@@ -301,7 +326,10 @@ static bool elements_check(struct json_schema *x, const struct json *schema)
 const struct expr *elements_read(struct build *b, const struct json *v)
 {
     struct json_schema *x = build_alloc(b, sizeof(*x));
+    const struct json *trims = json_get(v, "trims");
     struct elements e = { .x = x, .types = json_get(v, "types") };
+    e.over = elements_over(b, json_get(v, "over"));
+    e.trims = json_is(trims, JSON_TYPE_BOOL) && trims->boolean;
     struct expr_list all = { 0 };
     struct {
         const char *name;
@@ -314,7 +342,7 @@ const struct expr *elements_read(struct build *b, const struct json *v)
     const struct json *schema = json_get(v, "schema"), *props = json_get_set(schema, "properties");
     x->b = b;
     x->root = schema;
-    b->bars_less = true;
+    b->text = TEXT_ELEMENT;
     json_schema_index(x);
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         const struct json *text = json_get(v, texts[i].name);

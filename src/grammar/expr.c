@@ -103,7 +103,7 @@ int32_t expr_ranges_invert(const struct expr_range *r, int32_t n, struct expr_ra
 }
 
 const struct expr *expr_class(struct build *b, const struct expr_range *ranges, int32_t n,
-                              bool is_json)
+                              bool in_string)
 {
     struct expr_range *r = build_alloc(b, (size_t)(2 * n + 2) * sizeof(*r));
     int32_t k = 0;
@@ -118,10 +118,10 @@ const struct expr *expr_class(struct build *b, const struct expr_range *ranges, 
     if (k == 0)
         return &none;
     bool is_ascii = r[k - 1].hi < 0x80;
-    struct expr *e = expr_new(b, EXPR_CLASS, (is_ascii ? 1 : 4 + k) + (is_json ? 8 : 0));
+    struct expr *e = expr_new(b, EXPR_CLASS, (is_ascii ? 1 : 4 + k) + (in_string ? 8 : 0));
     e->ranges = r;
     e->n = k;
-    e->is_json = is_json;
+    e->text = in_string ? (uint8_t)b->text : TEXT_NONE;
     return e;
 }
 

@@ -17,10 +17,10 @@ static const struct expr *compile_json(struct build *b, const struct grammar_sou
         return build_fail(b, code, "not a JSON text: %s", err.text);
     if (s->kind == GRAMMAR_KIND_SCHEMA)
         return json_schema_read(b, &doc->root);
-    if (s->kind == GRAMMAR_KIND_ELEMENTS)
-        return elements_read(b, &doc->root);
-    return s->kind == GRAMMAR_KIND_TAGS ? tags_read(b, &doc->root)
-                                        : tags_read_choice(b, &doc->root);
+    return s->kind == GRAMMAR_KIND_TAGS       ? tags_read(b, &doc->root)
+           : s->kind == GRAMMAR_KIND_CALLS    ? calls_read(b, &doc->root)
+           : s->kind == GRAMMAR_KIND_MESSAGES ? calls_read_messages(b, &doc->root)
+                                              : tags_read_choice(b, &doc->root);
 }
 
 static const struct expr *compile_source(struct build *b, const struct grammar_source *s,
@@ -31,6 +31,7 @@ static const struct expr *compile_source(struct build *b, const struct grammar_s
                           GRAMMAR_SOURCE_BYTES);
     b->is_compact = s->is_compact;
     b->is_any_order = s->is_any_order;
+    json_text_use(b, TEXT_JSON, (struct grammar_bytes){ "", 0 });
     const struct expr *e = s->kind == GRAMMAR_KIND_OBJECT  ? json_text_object(b)
                            : s->kind == GRAMMAR_KIND_REGEX ? regex_whole(b, s->text, s->n, "regex")
                            : s->kind == GRAMMAR_KIND_GBNF  ? gbnf_read(b, s->text, s->n)

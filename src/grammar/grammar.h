@@ -49,7 +49,8 @@ enum grammar_kind {
     GRAMMAR_KIND_GBNF,     /* llama.cpp's notation; the rule `root` */
     GRAMMAR_KIND_CHOICE,   /* a JSON array of strings */
     GRAMMAR_KIND_TAGS,     /* JSON: text with constrained regions (docs/structured-output.md) */
-    GRAMMAR_KIND_ELEMENTS, /* JSON: arguments that are written as elements (elements.c) */
+    GRAMMAR_KIND_CALLS,    /* JSON: calls of tools (calls.c) */
+    GRAMMAR_KIND_MESSAGES, /* JSON: messages, some of which are calls (calls.c) */
 };
 
 struct grammar_source {

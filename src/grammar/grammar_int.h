@@ -21,6 +21,26 @@
 
 /* --- expressions --- */
 
+/* Where a string stands, and so what of it is escaped. */
+enum text_kind {
+    TEXT_NONE,
+    TEXT_JSON,
+    TEXT_ELEMENT,    /* JSON in an element: no '<' but as \u003c, or the element would end there */
+    TEXT_VALUE,      /* ... of which the reader knows that it is no string: Python's words, too */
+    TEXT_RAW,        /* the element's text itself: no '<' at all */
+    TEXT_GEMMA,      /* between marks that no text has */
+    TEXT_GEMMA_BARS, /* between marks that text could spell: no '|' */
+    TEXT_PYTHON,     /* in double quotes */
+    TEXT_SINGLE,     /* in single ones; otherwise as TEXT_PYTHON */
+    TEXT_KINDS,
+};
+
+/* How a code point under 128 stands in such a text, and its escape. */
+enum text_way { TEXT_WAY_RAW, TEXT_WAY_ESCAPED, TEXT_WAY_NEVER };
+#define TEXT_ESCAPE_BYTES 6
+enum text_way text_way(enum text_kind text, uint32_t cp);
+size_t text_escape(uint32_t cp, char out[TEXT_ESCAPE_BYTES]);
+
 enum expr_kind {
     EXPR_NONE,  /* no text at all */
     EXPR_EMPTY, /* the empty text */
@@ -58,7 +78,7 @@ struct expr_tag {
 
 struct expr {
     enum expr_kind kind;
-    bool is_json; /* CLASS: a character of a JSON string, escaped where it must be */
+    uint8_t text; /* CLASS: enum text_kind, of a string's characters; TEXT_NONE: as they are */
     int32_t n;    /* of kids, ranges, items or tags */
     int32_t rule; /* RULE */
     int64_t size; /* NFA states that it takes, about */
@@ -73,8 +93,8 @@ struct expr {
     bool is_any_order;             /* LIST: of the items */
     const struct expr_tag *tags;   /* TAGS */
     const struct grammar_bytes *triggers;
-    int32_t n_triggers;
-    bool stops_after_first;
+    const struct grammar_bytes *marks; /* control tokens that may stand in the text */
+    int32_t n_triggers, n_marks;
 };
 
 struct build_rule {
@@ -94,6 +114,11 @@ struct build_loop {
     int32_t *items, sep_rule, rest_rule; /* [list->n] rules; rest: -1 = none */
 };
 
+struct build_text { /* made when first asked for */
+    const struct expr *jchar, *jraw, *jstring, *any_value, *ws;
+    int32_t any_object; /* rule; is there if any_value is */
+};
+
 struct build_spare {
     struct build_spare *next;
     int64_t unused; /* keeps what follows aligned */
@@ -106,11 +131,11 @@ struct build {
     int32_t n_rules, cap_rules;
     struct build_loop *loops; /* [n_loops] */
     int32_t n_loops, cap_loops;
-    const struct expr *jchar, *jraw, *jstring, *number, *any_value,
-        *ws;            /* made when first asked for */
-    int32_t any_object; /* rule, -1 */
+    struct build_text texts[TEXT_KINDS];
+    const struct expr *number;  /* made when first asked for */
+    enum text_kind text;        /* how values are written just now */
+    struct grammar_bytes quote; /* TEXT_GEMMA: around a string */
     bool is_compact, is_any_order;
-    bool bars_less; /* strings of JSON hold no '<' but as \u003c: an element must not end in them */
     struct buf *notes;
     struct err *err;
     enum err_code code; /* the first failure */
@@ -135,9 +160,9 @@ const struct expr *expr_empty(void);
 const struct expr *expr_any(void);
 const struct expr *expr_bytes(struct build *b, const char *bytes, size_t n);
 const struct expr *expr_text(struct build *b, const char *text);
-/* ranges need no order; surrogates are left out. */
+/* ranges need no order; surrogates are left out. in_string: of a string's text, as b->text has it. */
 const struct expr *expr_class(struct build *b, const struct expr_range *ranges, int32_t n,
-                              bool is_json);
+                              bool in_string);
 /* The ranges sorted and joined, or what they leave of all code points; returns their number (<= n + 1), out has room for that. */
 int32_t expr_ranges_join(struct expr_range *ranges, int32_t n);
 int32_t expr_ranges_invert(const struct expr_range *joined, int32_t n, struct expr_range *out);
@@ -178,13 +203,25 @@ void expr_list_add(struct build *b, struct expr_list *l, const struct expr *e);
 
 /* The whole text; anchors only where they say nothing. */
 const struct expr *regex_whole(struct build *b, const char *text, size_t n, const char *where);
-/* What the regular expression is found in: anchored by ^ and $ alone, over the characters of a JSON string if is_json. */
-const struct expr *regex_search(struct build *b, const char *text, size_t n, bool is_json,
+/* What the regular expression is found in: anchored by ^ and $ alone. in_string: over a string's text, as b->text has it. */
+const struct expr *regex_search(struct build *b, const char *text, size_t n, bool in_string,
                                 const char *where);
 const struct expr *gbnf_read(struct build *b, const char *text, size_t n);
 const struct expr *json_schema_read(struct build *b, const struct json *schema);
 
-/* JSON text (json_text.c): characters of strings in any spelling and in the plain one, strings, blanks, values. */
+/* JSON text (json_text.c), as b->text has it: characters of strings in any spelling and in the plain one, strings, blanks, values. */
+
+/* From here on values are written so. quote: of TEXT_GEMMA, which says whether it is that or TEXT_GEMMA_BARS. */
+void json_text_use(struct build *b, enum text_kind text, struct grammar_bytes quote);
+/* Strings in each of the ways that there are: make's text (b->text is set) between quotes. */
+const struct expr *json_text_quoted(struct build *b,
+                                    const struct expr *(*make)(struct build *b, const void *arg),
+                                    const void *arg);
+const struct expr *json_text_word(struct build *b, const char *word); /* null, true, false */
+/* A member's name with what stands before its value. is_call: of the arguments of a call. The former's text is its plain spelling. */
+const struct expr *json_text_name(struct build *b, const struct expr *text, bool is_call);
+/* NULL: it cannot be written. */
+const struct expr *json_text_name_of(struct build *b, const char *name, size_t n, bool is_call);
 const struct expr *json_text_char(struct build *b);
 const struct expr *json_text_raw(struct build *b);
 const struct expr *json_text_string(struct build *b);
@@ -196,15 +233,24 @@ const struct expr *json_text_object(struct build *b); /* any; a rule */
 const struct expr *json_text_list(struct build *b, char open, char close,
                                   const struct expr_item *items, int32_t n, const struct expr *rest,
                                   int64_t min, int64_t max, unsigned flags);
-const struct expr *json_text_colon(struct build *b);
 /* The value as it is written, blanks between its tokens; strings in their plain spelling. */
 const struct expr *json_text_constant(struct build *b, const struct json *v);
 /* The text of a string's plain spelling, without the quotes. */
-void json_text_escape(const char *text, size_t n, struct buf *out);
+const struct expr *json_text_plain(struct build *b, const char *text, size_t n);
 int64_t json_text_length(const char *text, size_t n); /* code points */
 /* A text of a tag, its control tokens as the vocabulary has them. */
 struct grammar_bytes tags_text(struct build *b, const struct json *v);
+const struct expr *tags_pattern(struct build *b, struct grammar_bytes text);
 const struct expr *elements_read(struct build *b, const struct json *v);
+/* v's list of arguments, each a rule. False: the build has failed. */
+bool calls_read_arguments(struct build *b, const struct json *v, struct expr_list *out);
+/* Those that v names by its index. */
+const struct expr *calls_arguments_of(struct build *b, const struct json *v,
+                                      const struct expr_list *arguments);
+const struct expr *calls_read_list(struct build *b, const struct json *v,
+                                   const struct expr_list *arguments); /* without `end` */
+const struct expr *calls_read(struct build *b, const struct json *v);
+const struct expr *calls_read_messages(struct build *b, const struct json *v);
 const struct expr *tags_read(struct build *b, const struct json *v);
 const struct expr *tags_read_choice(struct build *b, const struct json *v);
 

@@ -216,7 +216,7 @@ static int schema_compare(const void *a, const void *b)
 const struct expr *json_schema_meet(struct json_schema *x, const struct meeting *m)
 {
     struct meeting sorted = *m;
-    uint64_t h = 0;
+    uint64_t h = m->is_call;
     if (x->b->code || m->is_none)
         return expr_none();
     qsort(sorted.s, (size_t)sorted.n, sizeof(*sorted.s), schema_compare);
@@ -224,7 +224,7 @@ const struct expr *json_schema_meet(struct json_schema *x, const struct meeting 
         h = (h ^ (uint64_t)(uintptr_t)sorted.s[i].v ^ sorted.s[i].done) * 0x9E3779B97F4A7C15u;
     struct schema_reader_memo **slot = &x->slots[h >> 40 & (JSON_SCHEMA_SLOTS - 1)];
     for (const struct schema_reader_memo *k = *slot; k; k = k->next) {
-        bool is_same = k->hash == h && k->n == sorted.n;
+        bool is_same = k->hash == h && k->n == sorted.n && k->is_call == m->is_call;
         for (int i = 0; is_same && i < k->n; i++)
             is_same = k->v[i] == sorted.s[i].v && k->done[i] == sorted.s[i].done;
         if (is_same)
@@ -236,6 +236,7 @@ const struct expr *json_schema_meet(struct json_schema *x, const struct meeting 
     struct schema_reader_memo *k = build_alloc(x->b, sizeof(*k));
     k->hash = h;
     k->n = sorted.n;
+    k->is_call = m->is_call;
     for (int i = 0; i < sorted.n; i++) {
         k->v[i] = sorted.s[i].v;
         k->done[i] = sorted.s[i].done;
@@ -359,11 +360,31 @@ static const struct expr *schema_branches(struct json_schema *x, const struct me
 
 /* --- values --- */
 
+struct schema_strings {
+    struct json_schema *x;
+    const struct meeting *m;
+    const struct json **values; /* [n] */
+    size_t n;
+};
+
+/* Those of the values that the patterns allow, without their quotes. */
+static const struct expr *schema_strings(struct build *b, const void *arg)
+{
+    const struct schema_strings *s = arg;
+    struct expr_list all = { 0 };
+    for (size_t i = 0; i < s->n && !b->code; i++)
+        expr_list_add(b, &all, json_text_plain(b, s->values[i]->text, s->values[i]->len));
+    const struct expr *e = expr_alt(b, all.items, all.n);
+    const struct expr *patterns = s->n > 0 ? json_schema_patterns(s->x, s->m) : NULL;
+    return patterns ? expr_and(b, e, patterns) : e;
+}
+
 /* enum and const: those of their values that everything else allows. NULL: there are none of these keywords. */
 static const struct expr *schema_values(struct json_schema *x, const struct meeting *m)
 {
     const struct json *list = NULL, *only = NULL;
-    struct expr_list all = { 0 }, strings = { 0 };
+    struct expr_list all = { 0 };
+    struct schema_strings strings = { x, m, NULL, 0 };
     for (int i = 0; i < m->n; i++) {
         const struct json *e = json_get(m->s[i].v, "enum"), *c = json_get(m->s[i].v, "const");
         if (e && (!json_is(e, JSON_TYPE_ARRAY) || e->n == 0))
@@ -376,19 +397,20 @@ static const struct expr *schema_values(struct json_schema *x, const struct meet
         return NULL;
     struct json_schema_check *check = build_alloc(x->b, sizeof(*check));
     json_schema_check_init(x, m, only ? only : list, check);
-    for (size_t i = 0; i < (only ? 1 : list->n) && !x->b->code; i++) {
+    size_t n = only ? 1 : list->n;
+    strings.values = build_alloc(x->b, n * sizeof(*strings.values));
+    for (size_t i = 0; i < n && !x->b->code; i++) {
         const struct json *v = only ? only : &list->items[i];
         if (!json_schema_allows(x, check, v))
             continue;
-        expr_list_add(x->b, json_is(v, JSON_TYPE_STRING) ? &strings : &all,
-                      json_text_constant(x->b, v));
+        if (json_is(v, JSON_TYPE_STRING))
+            strings.values[strings.n++] = v;
+        else
+            expr_list_add(x->b, &all, json_text_constant(x->b, v));
     }
-    const struct expr *text = expr_alt(x->b, strings.items, strings.n);
-    const struct expr *patterns = json_schema_patterns(x, m);
-    if (patterns && strings.n > 0)
-        text = expr_and(x->b, text,
-                        expr_seq3(x->b, expr_text(x->b, "\""), patterns, expr_text(x->b, "\"")));
-    expr_list_add(x->b, &all, text);
+    json_schema_patterns(x, m); /* what is wrong with them is told though no string is there */
+    if (strings.n > 0)
+        expr_list_add(x->b, &all, json_text_quoted(x->b, schema_strings, &strings));
     return expr_alt(x->b, all.items, all.n);
 }
 
@@ -445,10 +467,22 @@ static unsigned schema_types(struct json_schema *x, const struct meeting *m)
     return has_type || implied == 0 ? types : implied;
 }
 
+/* A call's arguments are an object, and its members are not put together as those of others are. */
+static const struct expr *schema_call(struct json_schema *x, const struct meeting *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (json_get(m->s[i].v, "enum") || json_get(m->s[i].v, "const"))
+            return json_schema_fail(x, ERR_UNSUPPORTED, m->s[i].path, "enum",
+                                    "cannot be enforced for all the arguments of a call");
+    return schema_types(x, m) & TYPE_OBJECT ? json_schema_object(x, m) : expr_none();
+}
+
 static const struct expr *schema_compile(struct json_schema *x, const struct meeting *m)
 {
     struct expr_list all = { 0 };
     const struct expr *e = schema_branches(x, m);
+    if (!e && m->is_call)
+        e = schema_call(x, m);
     if (!e)
         e = schema_values(x, m);
     if (e || x->b->code)
@@ -459,10 +493,10 @@ static const struct expr *schema_compile(struct json_schema *x, const struct mee
     if (types == TYPE_ALL && implied == 0)
         return json_text_value(x->b);
     if (types & TYPE_NULL)
-        expr_list_add(x->b, &all, expr_text(x->b, "null"));
+        expr_list_add(x->b, &all, json_text_word(x->b, "null"));
     if (types & TYPE_BOOL)
         expr_list_add(x->b, &all,
-                      expr_alt2(x->b, expr_text(x->b, "true"), expr_text(x->b, "false")));
+                      expr_alt2(x->b, json_text_word(x->b, "true"), json_text_word(x->b, "false")));
     if (types & TYPE_STRING)
         expr_list_add(x->b, &all, json_schema_string(x, m));
     if (types & (TYPE_NUMBER | TYPE_INTEGER))
@@ -477,7 +511,7 @@ static const struct expr *schema_compile(struct json_schema *x, const struct mee
 const struct expr *json_schema_read(struct build *b, const struct json *schema)
 {
     struct json_schema *x = build_alloc(b, sizeof(*x));
-    struct meeting m = { .n = 0 };
+    struct meeting m = { .is_call = b->text == TEXT_PYTHON };
     x->b = b;
     x->root = schema;
     json_schema_index(x);

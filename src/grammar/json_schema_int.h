@@ -47,6 +47,7 @@ struct meeting {
     struct meeting_schema s[MEETING_MAX];
     int n;
     bool is_none; /* one of them was false */
+    bool is_call; /* the arguments of a call, where they are not written as other objects are */
 };
 
 struct schema_reader_memo {
@@ -54,6 +55,7 @@ struct schema_reader_memo {
     const struct json *v[MEETING_MAX];
     unsigned done[MEETING_MAX];
     int n;
+    bool is_call;
     int32_t rule;
     struct schema_reader_memo *next;
 };

@@ -133,12 +133,8 @@ static void object_openness(struct object *o)
 /* Is the key one of the pattern's? Asked of the automaton: their intersection is empty or not. */
 static bool object_matches(struct object *o, const char *text, size_t n, int pattern)
 {
-    struct buf out;
-    buf_init(&out, MEM_CAT_GRAMMAR, 8 * n + 16);
-    json_text_escape(text, n, &out);
     const struct expr *e =
-        expr_and(o->x->b, expr_bytes(o->x->b, out.data, out.len), o->pattern_keys[pattern]);
-    buf_release(&out);
+        expr_and(o->x->b, json_text_plain(o->x->b, text, n), o->pattern_keys[pattern]);
     struct nfa a;
     nfa_init(&a, o->x->b);
     int32_t from = nfa_state(&a), to = nfa_state(&a);
@@ -184,23 +180,25 @@ static const struct expr *object_value(struct object *o, const struct object_key
     return value.is_none ? expr_none() : json_schema_meet(x, &value);
 }
 
-static const struct expr *object_member(struct object *o, const struct expr *key,
-                                        const struct expr *value)
-{
-    struct build *b = o->x->b;
-    const struct expr *kids[] = { expr_text(b, "\""), key, expr_text(b, "\""), json_text_colon(b),
-                                  value };
-    return expr_seq(b, kids, 5);
-}
-
 static const struct expr *object_key_text(struct object *o, const struct object_key *key)
 {
-    struct buf out;
-    buf_init(&out, MEM_CAT_GRAMMAR, 8 * key->n + 16);
-    json_text_escape(key->text, key->n, &out);
-    const struct expr *e = expr_bytes(o->x->b, out.data, out.len);
-    buf_release(&out);
-    return e;
+    return json_text_plain(o->x->b, key->text, key->n);
+}
+
+/* A declared name, as far as `names` allows it (NULL: it does), with what stands before the value. */
+static const struct expr *object_name(struct object *o, const struct object_key *key,
+                                      const struct expr *names)
+{
+    struct build *b = o->x->b;
+    const struct expr *e = json_text_name_of(b, key->text, key->n, o->m->is_call);
+    if (!e)
+        return json_schema_fail(
+            o->x, ERR_UNSUPPORTED,
+            json_schema_path(o->x, json_schema_path(o->x, json_schema_at(o->m), "properties", 10),
+                             key->text, key->n),
+            "the name", "cannot be written as the model's calls are");
+    return names ? json_text_name(b, expr_and(b, object_key_text(o, key), names), o->m->is_call)
+                 : e;
 }
 
 /* Texts of keys that propertyNames allows; NULL: all. */
@@ -266,13 +264,21 @@ static const struct expr *object_rest(struct object *o)
                            set >> k & 1 ? o->pattern_keys[k] : expr_not(b, o->pattern_keys[k]));
         if (o->n == 0 && o->n_patterns == 0 && !names)
             key = expr_repeat(b, json_text_char(b), 0, EXPR_INF);
-        expr_list_add(b, &all, object_member(o, key, value));
+        expr_list_add(b, &all, expr_seq2(b, json_text_name(b, key, o->m->is_call), value));
     }
     const struct expr *e = expr_alt(b, all.items, all.n);
     return e->kind == EXPR_NONE ? NULL : e;
 }
 
 /* --- the whole --- */
+
+/* Where it is asked for; and Gemma's template sorts names. */
+static bool object_is_any_order(const struct object *o)
+{
+    enum text_kind text = o->x->b->text;
+    bool is_gemma = text == TEXT_GEMMA || text == TEXT_GEMMA_BARS;
+    return o->n > 1 && (o->x->b->is_any_order || (is_gemma && o->n <= SET_MAX));
+}
 
 /* Numbers of members: those that declared properties leave open are enforced only where that is simple. */
 static bool object_counts(struct object *o, const struct expr *rest, size_t n_required,
@@ -290,12 +296,12 @@ static bool object_counts(struct object *o, const struct expr *rest, size_t n_re
         *max = most;
         return true;
     }
-    if (o->x->b->is_any_order && o->n > 1 && !rest) { /* of the declared ones */
+    if (object_is_any_order(o) && !rest) { /* of the declared ones */
         *min = least;
         *max = most;
         return *max >= *min && *max >= (int64_t)n_required;
     }
-    bool is_counted = o->n == n_required && !(o->x->b->is_any_order && o->n > 1);
+    bool is_counted = o->n == n_required && !object_is_any_order(o);
     if (least > (int64_t)n_required && n_required == 0 && least == 1)
         *needs_one = true;
     else if (least > (int64_t)n_required && rest && is_counted)
@@ -332,11 +338,9 @@ const struct expr *json_schema_object(struct json_schema *x, const struct meetin
         unsigned patterns = 0;
         for (int k = 0; k < o.n_patterns; k++)
             patterns |= (unsigned)object_matches(&o, o.keys[i].text, o.keys[i].n, k) << k;
-        const struct expr *key = object_key_text(&o, &o.keys[i]);
-        if (names)
-            key = expr_and(x->b, key, names);
+        const struct expr *name = object_name(&o, &o.keys[i], names);
         items[i] =
-            (struct expr_item){ object_member(&o, key, object_value(&o, &o.keys[i], patterns)),
+            (struct expr_item){ expr_seq2(x->b, name, object_value(&o, &o.keys[i], patterns)),
                                 !o.keys[i].is_required };
         n_required += o.keys[i].is_required;
     }
@@ -344,11 +348,13 @@ const struct expr *json_schema_object(struct json_schema *x, const struct meetin
     if (x->b->code || !object_counts(&o, rest, n_required, &min, &max, &needs_one))
         return expr_none();
     unsigned flags = needs_one ? LIST_NEEDS_ONE : 0;
-    if (x->b->is_any_order && o.n > 1) {
+    if (object_is_any_order(&o)) {
         if (o.n > SET_MAX)
             return json_schema_fail(x, ERR_FULL, json_schema_at(m), "properties",
                                     "are more than 62 and cannot be in any order");
         flags |= LIST_ANY_ORDER;
     }
-    return json_text_list(x->b, '{', '}', items, (int32_t)o.n, rest, min, max, flags);
+    bool is_round = m->is_call && x->b->text == TEXT_PYTHON;
+    return json_text_list(x->b, is_round ? '(' : '{', is_round ? ')' : '}', items, (int32_t)o.n,
+                          rest, min, max, flags);
 }

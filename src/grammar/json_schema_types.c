@@ -81,32 +81,48 @@ static const struct expr *types_bounded(struct build *b, const struct expr *e, i
     return expr_seq(b, all.items, all.n);
 }
 
-const struct expr *json_schema_string(struct json_schema *x, const struct meeting *m)
+struct types_string {
+    struct json_schema *x;
+    const struct meeting *m;
+};
+
+/* Without its quotes. */
+static const struct expr *types_string(struct build *b, const void *arg)
 {
+    struct json_schema *x = ((const struct types_string *)arg)->x;
+    const struct meeting *m = ((const struct types_string *)arg)->m;
     int64_t min = 0, max = EXPR_INF;
-    const struct expr *quote = expr_text(x->b, "\""), *e = json_schema_patterns(x, m);
+    const struct expr *e = json_schema_patterns(x, m);
     json_schema_count(x, m, "minLength", true, &min);
     if (!json_schema_count(x, m, "maxLength", false, &max))
         max = EXPR_INF;
     if (min > max)
         return expr_none();
-    if (!e && min == 0 && max == EXPR_INF)
-        return json_text_string(x->b);
     if (!e)
-        return expr_seq3(x->b, quote, expr_repeat(x->b, json_text_char(x->b), min, max), quote);
-    bool is_long = max != EXPR_INF && expr_longest(x->b, e) > max;
-    if (expr_shortest(x->b, e) < min || is_long) {
-        const struct expr *own = types_bounded(x->b, e, min, max);
+        return expr_repeat(b, json_text_char(b), min, max);
+    bool is_long = max != EXPR_INF && expr_longest(b, e) > max;
+    if (expr_shortest(b, e) < min || is_long) {
+        const struct expr *own = types_bounded(b, e, min, max);
         if (own)
-            return expr_seq3(x->b, quote, own, quote);
+            return own;
         if (min > 2000 || (is_long && max > 2000))
             return json_schema_fail(x, ERR_FULL, json_schema_at(m),
                                     is_long ? "maxLength" : "minLength",
                                     "over 2000 cannot be enforced together with a pattern");
-        e = expr_and(x->b, e,
-                     expr_repeat(x->b, json_text_raw(x->b), min, is_long ? max : EXPR_INF));
+        e = expr_and(b, e, expr_repeat(b, json_text_raw(b), min, is_long ? max : EXPR_INF));
     }
-    return expr_seq3(x->b, quote, e, quote);
+    return e;
+}
+
+const struct expr *json_schema_string(struct json_schema *x, const struct meeting *m)
+{
+    static const char *const names[] = { "pattern", "format", "minLength", "maxLength" };
+    const struct types_string arg = { x, m };
+    bool is_free = true;
+    for (int i = 0; i < m->n; i++)
+        for (size_t k = 0; k < ARRAY_LEN(names); k++)
+            is_free = is_free && !json_get(m->s[i].v, names[k]);
+    return is_free ? json_text_string(x->b) : json_text_quoted(x->b, types_string, &arg);
 }
 
 /* --- numbers --- */

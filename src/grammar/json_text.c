@@ -16,12 +16,46 @@ static const struct expr *text_ascii(struct build *b, uint32_t lo, uint32_t hi)
     return expr_class(b, &r, 1, false);
 }
 
+/* --- characters --- */
+
+enum text_way text_way(enum text_kind text, uint32_t cp)
+{
+    char quote = text == TEXT_SINGLE ? '\'' : '"';
+    switch (text) {
+    case TEXT_RAW:
+        return cp == '<' ? TEXT_WAY_NEVER : TEXT_WAY_RAW;
+    case TEXT_GEMMA_BARS:
+        return cp == '|' ? TEXT_WAY_NEVER : TEXT_WAY_RAW;
+    case TEXT_NONE:
+    case TEXT_GEMMA:
+        return TEXT_WAY_RAW;
+    default:
+        return cp < 0x20 || cp == (uint32_t)quote || cp == '\\' ||
+                       (cp == '<' && (text == TEXT_ELEMENT || text == TEXT_VALUE))
+                   ? TEXT_WAY_ESCAPED
+                   : TEXT_WAY_RAW;
+    }
+}
+
+size_t text_escape(uint32_t cp, char out[TEXT_ESCAPE_BYTES])
+{
+    static const char letters[] = "\"'\\\b\f\n\r\t", names[] = "\"'\\bfnrt";
+    static const char hex[] = "0123456789abcdef";
+    const char *p = cp ? strchr(letters, (int)cp) : NULL;
+    const char text[] = { '\\', 'u', '0', '0', hex[cp >> 4 & 15], hex[cp & 15] };
+    memcpy(out, text, sizeof(text));
+    if (p)
+        out[1] = names[p - letters];
+    return p ? 2 : sizeof(text);
+}
+
 const struct expr *json_text_raw(struct build *b)
 {
-    static const struct expr_range all[] = { { 0, '<' - 1 }, { '<' + 1, 0x10FFFF }, { '<', '<' } };
-    if (!b->jraw)
-        b->jraw = expr_class(b, all, b->bars_less ? 2 : 3, true);
-    return b->jraw;
+    static const struct expr_range all = { 0, 0x10FFFF };
+    struct build_text *x = &b->texts[b->text];
+    if (!x->jraw)
+        x->jraw = expr_class(b, &all, 1, true);
+    return x->jraw;
 }
 
 static const struct expr *text_hex(struct build *b, const char *digits)
@@ -37,7 +71,7 @@ static const struct expr *text_hex(struct build *b, const char *digits)
 }
 
 /* Escapes of one character: names, \uXXXX of no surrogate, and pairs of them. */
-static const struct expr *text_escape(struct build *b)
+static const struct expr *text_escapes(struct build *b)
 {
     const struct expr *hex = text_hex(b, "0123456789abcdef");
     const struct expr *hex2 = expr_repeat(b, hex, 2, 2), *hex3 = expr_repeat(b, hex, 3, 3);
@@ -47,7 +81,8 @@ static const struct expr *text_escape(struct build *b)
     const struct expr *codes[] = { expr_seq2(b, text_hex(b, "0123456789abcef"), hex3),
                                    expr_seq3(b, d, text_hex(b, "01234567"), hex2),
                                    expr_seq(b, high, 7) };
-    static const char names[] = "\"\\/bfnrt";
+    bool is_python = b->text == TEXT_PYTHON || b->text == TEXT_SINGLE;
+    const char *names = is_python ? "\"\\'bfnrt" : "\"\\/bfnrt";
     struct expr_range r[8];
     for (int i = 0; i < 8; i++)
         r[i] = (struct expr_range){ (uint8_t)names[i], (uint8_t)names[i] };
@@ -56,35 +91,115 @@ static const struct expr *text_escape(struct build *b)
                                expr_seq2(b, expr_text(b, "u"), expr_alt(b, codes, 3))));
 }
 
+/* Those that stand as they are. */
+static const struct expr *text_unescaped(struct build *b)
+{
+    struct expr_range r[130];
+    int32_t n = 0;
+    for (uint32_t cp = 0; cp < 0x80; cp++)
+        if (text_way(b->text, cp) == TEXT_WAY_RAW)
+            r[n++] = (struct expr_range){ cp, cp };
+    r[n++] = (struct expr_range){ 0x80, 0x10FFFF };
+    return expr_class(b, r, n, false);
+}
+
+static bool text_has_escapes(const struct build *b)
+{
+    return text_way(b->text, '\\') == TEXT_WAY_ESCAPED;
+}
+
 const struct expr *json_text_char(struct build *b)
 {
-    static const struct expr_range raw[] = {
-        { 0x20, 0x21 }, { 0x23, '<' - 1 }, { '<' + 1, 0x5B }, { 0x5D, 0x10FFFF }, { '<', '<' }
-    };
-    if (!b->jchar)
-        b->jchar = expr_alt2(b, expr_class(b, raw, b->bars_less ? 4 : 5, false), text_escape(b));
-    return b->jchar;
+    struct build_text *x = &b->texts[b->text];
+    if (!x->jchar)
+        x->jchar = text_has_escapes(b) ? expr_alt2(b, text_unescaped(b), text_escapes(b))
+                                       : text_unescaped(b);
+    return x->jchar;
+}
+
+const struct expr *json_text_plain(struct build *b, const char *text, size_t n)
+{
+    struct buf out;
+    bool is_fine = true;
+    buf_init(&out, MEM_CAT_GRAMMAR, TEXT_ESCAPE_BYTES * n + 16);
+    for (size_t i = 0; i < n && is_fine; i++) {
+        char escape[TEXT_ESCAPE_BYTES];
+        enum text_way way = text_way(b->text, (uint8_t)text[i]);
+        if (way == TEXT_WAY_ESCAPED)
+            buf_add(&out, escape, text_escape((uint8_t)text[i], escape));
+        else
+            buf_add_char(&out, text[i]);
+        is_fine = way != TEXT_WAY_NEVER;
+    }
+    const struct expr *e = is_fine ? expr_bytes(b, out.data, out.len) : expr_none();
+    buf_release(&out);
+    return e;
+}
+
+/* --- strings --- */
+
+void json_text_use(struct build *b, enum text_kind text, struct grammar_bytes quote)
+{
+    b->text = text;
+    if (text != TEXT_GEMMA)
+        return;
+    bool is_other = quote.len != b->quote.len || memcmp(quote.data, b->quote.data, quote.len) != 0;
+    b->text = quote.len > 0 && (uint8_t)quote.data[0] == 0xFF ? TEXT_GEMMA : TEXT_GEMMA_BARS;
+    b->quote = quote;
+    if (is_other) /* what was made has other quotes */
+        b->texts[b->text] = (struct build_text){ .jchar = NULL };
+}
+
+static const struct expr *text_between_quotes(struct build *b, const struct expr *e)
+{
+    bool is_gemma = b->text == TEXT_GEMMA || b->text == TEXT_GEMMA_BARS;
+    const struct expr *quote = is_gemma ? expr_bytes(b, b->quote.data, b->quote.len)
+                                        : expr_text(b, b->text == TEXT_SINGLE ? "'" : "\"");
+    return expr_seq3(b, quote, e, quote);
+}
+
+const struct expr *json_text_quoted(struct build *b,
+                                    const struct expr *(*make)(struct build *b, const void *arg),
+                                    const void *arg)
+{
+    const struct expr *e = text_between_quotes(b, make(b, arg));
+    if (b->text != TEXT_PYTHON)
+        return e;
+    b->text = TEXT_SINGLE;
+    const struct expr *other = text_between_quotes(b, make(b, arg));
+    b->text = TEXT_PYTHON;
+    return expr_alt2(b, e, other);
+}
+
+static const struct expr *text_free(struct build *b, const void *arg)
+{
+    (void)arg;
+    return expr_repeat(b, json_text_char(b), 0, EXPR_INF);
 }
 
 const struct expr *json_text_string(struct build *b)
 {
-    if (!b->jstring) {
+    struct build_text *x = &b->texts[b->text];
+    if (!x->jstring) {
         int32_t rule = build_new_rule(b, "string");
-        build_set_rule(b, rule,
-                       expr_seq3(b, expr_text(b, "\""),
-                                 expr_repeat(b, json_text_char(b), 0, EXPR_INF),
-                                 expr_text(b, "\"")));
+        build_set_rule(b, rule, json_text_quoted(b, text_free, NULL));
         b->rules[rule].is_called = true; /* one state for all strings: one wide mask */
-        b->jstring = expr_rule(b, rule);
+        x->jstring = expr_rule(b, rule);
     }
-    return b->jstring;
+    return x->jstring;
+}
+
+static bool text_is_gemma(const struct build *b)
+{
+    return b->text == TEXT_GEMMA || b->text == TEXT_GEMMA_BARS;
 }
 
 const struct expr *json_text_ws(struct build *b)
 {
-    if (!b->ws && b->is_compact)
-        b->ws = expr_empty();
-    if (!b->ws) {
+    struct build_text *x = &b->texts[b->text];
+    if (!x->ws && (b->is_compact || text_is_gemma(b)))
+        x->ws = expr_empty();
+    if (!x->ws) {
         const struct expr *indent =
             expr_alt2(b, expr_repeat(b, expr_text(b, " "), 0, TEXT_INDENT),
                       expr_repeat(b, expr_text(b, "\t"), 1, TEXT_INDENT / 4));
@@ -93,15 +208,70 @@ const struct expr *json_text_ws(struct build *b)
         int32_t rule = build_new_rule(b, "blanks");
         build_set_rule(b, rule, expr_optional(b, some));
         b->rules[rule].is_called = true; /* it stands everywhere, and is longer than most else */
-        b->ws = expr_rule(b, rule);
+        x->ws = expr_rule(b, rule);
     }
-    return b->ws;
+    return x->ws;
 }
 
-const struct expr *json_text_colon(struct build *b)
+/* --- names of members --- */
+
+#define TEXT_BARS \
+    "{}[]\"':,=()\\<|>" /* not in a name without quotes: it would end there, or elsewhere */
+
+static bool text_is_bare(const char *name, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((uint8_t)name[i] <= ' ' || name[i] == 0x7F || strchr(TEXT_BARS, name[i]))
+            return false;
+    return n > 0;
+}
+
+static const struct expr *text_bare(struct build *b)
+{
+    static const struct expr_range r[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } };
+    return expr_repeat(b, expr_class(b, r, 4, false), 1, EXPR_INF);
+}
+
+static const struct expr *text_colon(struct build *b)
 {
     return expr_seq2(b, expr_text(b, ":"), json_text_ws(b));
 }
+
+/* Without quotes where it is a word, or else between them. */
+const struct expr *json_text_name(struct build *b, const struct expr *text, bool is_call)
+{
+    bool is_gemma = text_is_gemma(b);
+    if (!is_gemma && !is_call)
+        return expr_seq2(b, text_between_quotes(b, text), text_colon(b));
+    const struct expr *word = text_bare(b), *bare = expr_and(b, text, word);
+    if (is_call && !is_gemma)
+        return expr_seq2(b, bare, expr_text(b, "="));
+    const struct expr *other = text_between_quotes(b, expr_and(b, text, expr_not(b, word)));
+    return expr_seq2(b, expr_alt2(b, bare, other), text_colon(b));
+}
+
+struct text_constant {
+    const char *text;
+    size_t n;
+};
+
+static const struct expr *text_constant(struct build *b, const void *arg)
+{
+    const struct text_constant *x = arg;
+    return json_text_plain(b, x->text, x->n);
+}
+
+const struct expr *json_text_name_of(struct build *b, const char *name, size_t n, bool is_call)
+{
+    struct text_constant x = { name, n };
+    bool is_gemma = text_is_gemma(b), is_bare = (is_gemma || is_call) && text_is_bare(name, n);
+    if (is_call && !is_gemma)
+        return is_bare ? expr_seq2(b, expr_bytes(b, name, n), expr_text(b, "=")) : NULL;
+    return expr_seq2(b, is_bare ? expr_bytes(b, name, n) : json_text_quoted(b, text_constant, &x),
+                     text_colon(b));
+}
+
+/* --- lists --- */
 
 const struct expr *json_text_list(struct build *b, char open, char close,
                                   const struct expr_item *items, int32_t n, const struct expr *rest,
@@ -141,85 +311,76 @@ const struct expr *json_text_number(struct build *b)
 
 /* --- any value --- */
 
+const struct expr *json_text_word(struct build *b, const char *word)
+{
+    static const char *const other[][2] = { { "null", "None" },
+                                            { "true", "True" },
+                                            { "false", "False" } };
+    const struct expr *e = expr_text(b, word);
+    for (size_t i = 0; i < ARRAY_LEN(other); i++) /* Gemma's template writes None, too */
+        if (strcmp(word, other[i][0]) == 0 &&
+            (b->text == TEXT_PYTHON || b->text == TEXT_VALUE || (i == 0 && text_is_gemma(b))))
+            e = expr_alt2(b, e, expr_text(b, other[i][1]));
+    return e;
+}
+
 static const struct expr *text_member(struct build *b, const struct expr *value)
 {
-    return expr_seq3(b, json_text_string(b), json_text_colon(b), value);
+    const struct expr *name = json_text_string(b);
+    if (text_is_gemma(b))
+        name = expr_alt2(b, text_bare(b), name);
+    return expr_seq3(b, name, text_colon(b), value);
 }
 
 const struct expr *json_text_value(struct build *b)
 {
-    if (b->any_value)
-        return b->any_value;
+    struct build_text *x = &b->texts[b->text];
+    if (x->any_value)
+        return x->any_value;
     int32_t value = build_new_rule(b, "any value"), object = build_new_rule(b, "any object");
-    b->any_value = expr_rule(b, value);
-    b->any_object = object;
+    x->any_value = expr_rule(b, value);
+    x->any_object = object;
     build_set_rule(
         b, object,
-        json_text_list(b, '{', '}', NULL, 0, text_member(b, b->any_value), 0, EXPR_INF, 0));
+        json_text_list(b, '{', '}', NULL, 0, text_member(b, x->any_value), 0, EXPR_INF, 0));
     const struct expr *kids[] = {
         json_text_string(b),
         json_text_number(b),
-        expr_text(b, "true"),
-        expr_text(b, "false"),
-        expr_text(b, "null"),
+        json_text_word(b, "true"),
+        json_text_word(b, "false"),
+        json_text_word(b, "null"),
         expr_rule(b, object),
-        json_text_list(b, '[', ']', NULL, 0, b->any_value, 0, EXPR_INF, 0),
+        json_text_list(b, '[', ']', NULL, 0, x->any_value, 0, EXPR_INF, 0),
     };
     build_set_rule(b, value, expr_alt(b, kids, 7));
-    return b->any_value;
+    return x->any_value;
 }
 
 const struct expr *json_text_object(struct build *b)
 {
     json_text_value(b);
-    return b->code ? expr_none() : expr_rule(b, b->any_object);
+    return b->code ? expr_none() : expr_rule(b, b->texts[b->text].any_object);
 }
 
 /* --- constants --- */
-
-void json_text_escape(const char *text, size_t n, struct buf *out)
-{
-    static const char letters[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
-    for (size_t i = 0; i < n; i++) {
-        const char *p = text[i] ? strchr(letters, text[i]) : NULL;
-        if (p)
-            buf_printf(out, "\\%c", names[p - letters]);
-        else if ((uint8_t)text[i] < 0x20)
-            buf_printf(out, "\\u%04x", (unsigned)(uint8_t)text[i]);
-        else
-            buf_add_char(out, text[i]);
-    }
-}
 
 int64_t json_text_length(const char *text, size_t n)
 {
     return (int64_t)utf8_count(text, n);
 }
 
-static const struct expr *text_string_constant(struct build *b, const char *text, size_t n)
-{
-    struct buf out;
-    buf_init(&out, MEM_CAT_GRAMMAR, 8 * n + 16);
-    buf_add_char(&out, '"');
-    json_text_escape(text, n, &out);
-    buf_add_char(&out, '"');
-    const struct expr *e = expr_bytes(b, out.data, out.len);
-    buf_release(&out);
-    return e;
-}
-
 const struct expr *json_text_constant(struct build *b, const struct json *v)
 {
-    static const char *const words[] = { "null", "false", "true" };
+    struct text_constant string = { v->text, v->len };
     switch (v->type) {
     case JSON_TYPE_NULL:
-        return expr_text(b, words[0]);
+        return json_text_word(b, "null");
     case JSON_TYPE_BOOL:
-        return expr_text(b, words[v->boolean ? 2 : 1]);
+        return json_text_word(b, v->boolean ? "true" : "false");
     case JSON_TYPE_NUMBER:
         return expr_bytes(b, v->text, v->len);
     case JSON_TYPE_STRING:
-        return text_string_constant(b, v->text, v->len);
+        return json_text_quoted(b, text_constant, &string);
     case JSON_TYPE_ARRAY:
     case JSON_TYPE_OBJECT:
         break;
@@ -231,8 +392,8 @@ const struct expr *json_text_constant(struct build *b, const struct json *v)
         items[i].e = json_text_constant(b, value);
         if (is_object)
             items[i].e =
-                expr_seq3(b, text_string_constant(b, v->members[i].key, v->members[i].key_len),
-                          json_text_colon(b), items[i].e);
+                expr_seq2(b, json_text_name_of(b, v->members[i].key, v->members[i].key_len, false),
+                          items[i].e);
     }
     return json_text_list(b, is_object ? '{' : '[', is_object ? '}' : ']', items, (int32_t)v->n,
                           NULL, 0, 0, 0);

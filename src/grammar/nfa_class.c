@@ -116,18 +116,10 @@ static void class_emit_long(struct nfa *a, const struct expr *e, int32_t from, i
     mem_free(MEM_CAT_GRAMMAR, t);
 }
 
-/* The plain spelling of a character that must not stand raw in a JSON string. */
 static void class_emit_escape(struct nfa *a, uint32_t cp, int32_t from, int32_t to)
 {
-    static const char letters[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
-    static const char hex[] = "0123456789abcdef";
-    const char *p = cp ? strchr(letters, (int)cp) : NULL;
-    char text[] = { '\\', 'u', '0', '0', hex[cp >> 4], hex[cp & 15] };
-    size_t n = sizeof(text);
-    if (p) {
-        text[1] = names[p - letters];
-        n = 2;
-    }
+    char text[TEXT_ESCAPE_BYTES];
+    size_t n = text_escape(cp, text);
     for (size_t i = 0; i < n; i++) {
         int32_t next = i + 1 == n ? to : nfa_state(a);
         nfa_byte(a, from, (uint8_t)text[i], (uint8_t)text[i], next);
@@ -135,23 +127,19 @@ static void class_emit_escape(struct nfa *a, uint32_t cp, int32_t from, int32_t 
     }
 }
 
-static bool class_is_escaped(uint32_t cp)
-{
-    return cp < 0x20 || cp == '"' || cp == '\\';
-}
-
-/* ASCII: in a JSON string raw where that may be, else escaped. */
-static void class_emit_ascii(struct nfa *a, const struct expr_range *r, bool is_json, int32_t from,
-                             int32_t to)
+/* ASCII, as such a text has it. */
+static void class_emit_ascii(struct nfa *a, const struct expr_range *r, enum text_kind text,
+                             int32_t from, int32_t to)
 {
     uint32_t hi = r->hi < 0x7F ? r->hi : 0x7F;
     for (uint32_t lo = r->lo, end; lo <= hi; lo = end) {
+        enum text_way way = text_way(text, lo);
         end = lo + 1;
-        if (is_json && class_is_escaped(lo)) {
+        if (way == TEXT_WAY_ESCAPED)
             class_emit_escape(a, lo, from, to);
+        if (way != TEXT_WAY_RAW)
             continue;
-        }
-        while (end <= hi && !(is_json && class_is_escaped(end)))
+        while (end <= hi && text_way(text, end) == TEXT_WAY_RAW)
             end++;
         nfa_byte(a, from, (uint8_t)lo, (uint8_t)(end - 1), to);
     }
@@ -160,7 +148,7 @@ static void class_emit_ascii(struct nfa *a, const struct expr_range *r, bool is_
 void nfa_emit_class(struct nfa *a, const struct expr *e, int32_t from, int32_t to)
 {
     for (int32_t i = 0; i < e->n && !a->b->code && e->ranges[i].lo < 0x80; i++)
-        class_emit_ascii(a, &e->ranges[i], e->is_json, from, to);
+        class_emit_ascii(a, &e->ranges[i], (enum text_kind)e->text, from, to);
     if (e->ranges[e->n - 1].hi >= 0x80)
         class_emit_long(a, e, from, to);
 }

@@ -16,7 +16,7 @@ struct regex {
     struct build *b;
     const char *text, *where;
     size_t n, at;
-    bool is_json, folds, has_dot_all;
+    bool in_string, folds, has_dot_all;
     bool is_not; /* in a class whose complement counts: the larger sets are taken */
     int depth;
 };
@@ -335,10 +335,10 @@ static const struct expr *regex_class_of(struct regex *r, struct regex_set *s, b
     else if (r->folds)
         set_add_ascii_cases(s);
     if (!is_not)
-        return expr_class(r->b, s->r, s->n, r->is_json);
+        return expr_class(r->b, s->r, s->n, r->in_string);
     struct regex_set out = { .b = r->b };
     set_add_not(&out, s);
-    return expr_class(r->b, out.r, out.n, r->is_json);
+    return expr_class(r->b, out.r, out.n, r->in_string);
 }
 
 static const struct expr *regex_class(struct regex *r)
@@ -351,7 +351,7 @@ static const struct expr *regex_class(struct regex *r)
         is_first = false;
         if (r->at >= r->n)
             return regex_fail(r, ERR_INVALID, "a class is not closed");
-        if (regex_is(r, "]") && s.n == 0 && r->is_json)
+        if (regex_is(r, "]") && s.n == 0 && r->in_string)
             break; /* in ECMA 262 an empty class */
         if (!regex_class_char(r, &s, &lo))
             continue;
@@ -389,7 +389,7 @@ static const struct expr *regex_dot(struct regex *r)
         set_add(&s, 0x85, 0x85);
     }
     set_add_not(&out, &s);
-    return expr_class(r->b, out.r, out.n, r->is_json);
+    return expr_class(r->b, out.r, out.n, r->in_string);
 }
 
 /* --- groups and repetitions --- */
@@ -598,10 +598,10 @@ static struct regex_halves regex_split(struct build *b, const struct expr *e, en
     return out;
 }
 
-static const struct expr *regex_read(struct build *b, const char *text, size_t n, bool is_json,
+static const struct expr *regex_read(struct build *b, const char *text, size_t n, bool in_string,
                                      const char *where)
 {
-    struct regex r = { .b = b, .text = text, .n = n, .is_json = is_json, .where = where };
+    struct regex r = { .b = b, .text = text, .n = n, .in_string = in_string, .where = where };
     const struct expr *e = regex_alternatives(&r);
     if (!b->code && r.at < r.n)
         return regex_fail(&r, ERR_INVALID, "a bracket that was not opened");
@@ -621,12 +621,12 @@ static const struct expr *regex_around(struct build *b, const struct expr *e,
     return e;
 }
 
-const struct expr *regex_search(struct build *b, const char *text, size_t n, bool is_json,
+const struct expr *regex_search(struct build *b, const char *text, size_t n, bool in_string,
                                 const char *where)
 {
     static const struct expr_range all = { 0, 0x10FFFF };
-    const struct expr *e = regex_read(b, text, n, is_json, where);
-    const struct expr *any = expr_repeat(b, expr_class(b, &all, 1, is_json), 0, EXPR_INF);
+    const struct expr *e = regex_read(b, text, n, in_string, where);
+    const struct expr *any = expr_repeat(b, expr_class(b, &all, 1, in_string), 0, EXPR_INF);
     return b->code ? expr_none() : regex_around(b, e, any, where);
 }
 

@@ -22,7 +22,7 @@ static bool answer_named(struct prepare_generation *g, const struct json *v, str
     if (!g->named)
         return api_error_set(e, 400, NULL, "tool_choice",
                              "tool_choice: '%.80s' is none of the tools", name->text);
-    g->must_call = true;
+    g->must_call = g->takes_one_call = true;
     return true;
 }
 
@@ -51,6 +51,7 @@ static bool answer_tools(struct prepare_generation *g, struct api_error *e)
     p->split.tools = json_str_eq(choice, "none") ? NULL : p->tools;
     p->split.is_forced = g->must_call;
     p->split.is_single = !g->fields.parallel_tool_calls;
+    g->takes_one_call = g->takes_one_call || p->split.is_single;
     return true;
 }
 
@@ -184,18 +185,20 @@ static void guide_thought(struct prepare_generation *g, bool opens_thought)
 
 size_t prepare_forced_bytes(const struct prepare_generation *g, const struct buf *call)
 {
+    const char *open = memmem(call->data, call->len, SPLIT_PART_LEAD, strlen(SPLIT_PART_LEAD));
     size_t n = call->len;
     if (g->named) {
+        n = open ? (size_t)(open - call->data) : n;
         while (n > 0 && call->data[n - 1] == ' ')
             n--;
         return n;
     }
     struct buf opening;
     buf_init(&opening, MEM_CAT_REQUEST, 1 << 12);
-    split_style_opening(&g->ctx->model->style, NULL, &opening);
+    split_style_call(&g->ctx->model->style, NULL, &opening);
     n = opening.len;
     buf_release(&opening);
-    return n;
+    return open && (size_t)(open - call->data) < n ? (size_t)(open - call->data) : n;
 }
 
 static bool guide_forced(struct prepare_generation *g, struct api_error *e)
@@ -212,18 +215,11 @@ static bool guide_forced(struct prepare_generation *g, struct api_error *e)
     buf_init(&text, MEM_CAT_REQUEST, 1 << 12);
     if (guide->is_open)
         buf_add_str(&text, "\n\n");
-    size_t at = text.len;
-    split_style_opening(&g->ctx->model->style, name, &text);
-    if (split_style_has_arguments(&g->ctx->model->style)) { /* a grammar goes on */
-        struct buf call;
-        buf_init(&call, MEM_CAT_REQUEST, 1 << 12);
-        if (name)
-            split_style_call(&g->ctx->model->style, name, &call);
-        else
-            split_style_opening(&g->ctx->model->style, NULL, &call);
-        buf_cut(&text, at + prepare_forced_bytes(g, &call));
-        buf_release(&call);
-    }
+    struct buf call; /* a grammar goes on behind it */
+    buf_init(&call, MEM_CAT_REQUEST, 1 << 12);
+    split_style_call(&g->ctx->model->style, name, &call);
+    buf_add(&text, call.data, prepare_forced_bytes(g, &call));
+    buf_release(&call);
     bool is_fine =
         guide_encode(g, text.data, text.len, guide->forced, &guide->n_forced, ENGINE_FORCED_MAX);
     buf_release(&text);

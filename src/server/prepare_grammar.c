@@ -1,16 +1,11 @@
 /* prepare_grammar.c - what a request says of the form of its answer, compiled: response_format, structured_outputs, guided_*, grammar,
  * json_schema, tools that are strict or must be called. One constraint at most; what cannot be enforced is refused, or named. */
-#include "server/prepare_int.h"
+#include "server/prepare_grammar_int.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#define GRAMMAR_SOURCES 256  /* alternatives of one answer */
-#define GRAMMAR_SPELLED 64   /* tools whose calls are constrained as JSON by itself, too */
-#define GRAMMAR_NOTES   1024 /* bytes of keywords that are told */
-#define GRAMMAR_MARK \
-    "\xEF\xB7\x90" /* U+FDD0 and U+FDD1: a control token in a tag (docs/structured-output.md) */
-#define GRAMMAR_MARK_END  "\xEF\xB7\x91"
+#define GRAMMAR_SOURCES   4    /* alternatives of one answer */
+#define GRAMMAR_NOTES     1024 /* bytes of keywords that are told */
 #define GRAMMAR_BYTES_MAX (2 * (size_t)GRAMMAR_SOURCE_BYTES)
 
 /* --- what is asked for --- */
@@ -203,67 +198,6 @@ static void grammar_list_free(struct grammar_list *l)
     mem_free(MEM_CAT_REQUEST, l);
 }
 
-/* A tool's arguments are an object, whatever else its schema says. */
-static void grammar_write_arguments(const struct tool *tool, bool is_free, struct json_writer *w)
-{
-    json_begin_object(w);
-    if (!tool->schema || !json_get(tool->schema, "type") || is_free)
-        json_field_str(w, "type", "object");
-    for (size_t i = 0; tool->schema && !is_free && i < tool->schema->n; i++)
-        json_field_value(w, tool->schema->members[i].key, &tool->schema->members[i].value);
-    json_end_object(w);
-}
-
-/* A text of a tag: control tokens as tags have them. */
-static void grammar_write_text(const struct prepare_generation *g, struct json_writer *w,
-                               const char *key, const char *text)
-{
-    const struct server_model *m = g->ctx->model;
-    struct buf spelled;
-    buf_init(&spelled, MEM_CAT_REQUEST, 1 << 13);
-    split_style_spell(&m->style, m->tokenizer, text, GRAMMAR_MARK, GRAMMAR_MARK_END, &spelled);
-    if (key)
-        json_field_strn(w, key, spelled.len > 0 ? spelled.data : "", spelled.len);
-    else
-        json_strn(w, spelled.len > 0 ? spelled.data : "", spelled.len);
-    buf_release(&spelled);
-}
-
-/* The arguments as the style writes them: their schema; or, where they are elements, all that says how. */
-static void grammar_write_elements(const struct prepare_generation *g, const struct tool *tool,
-                                   bool is_free, const struct split_element *x,
-                                   struct json_writer *w)
-{
-    const struct json *props = json_get_set(tool->schema, "properties");
-    json_begin_object(w);
-    if (is_free) { /* names alone */
-        json_field_object(w, "schema");
-        json_field_object(w, "properties");
-        for (size_t i = 0; json_is(props, JSON_TYPE_OBJECT) && i < props->n; i++)
-            json_field_bool(w, props->members[i].key, true);
-        json_end_object(w);
-        json_end_object(w);
-    } else {
-        json_key(w, "schema");
-        grammar_write_arguments(tool, false, w);
-    }
-    grammar_write_text(g, w, "open", x->open);
-    grammar_write_text(g, w, "raw", x->raw);
-    grammar_write_text(g, w, "json", x->json);
-    grammar_write_text(g, w, "stop", x->stop);
-    grammar_write_text(g, w, "close", x->close);
-    json_field_object(w, "types");
-    for (size_t i = 0; json_is(props, JSON_TYPE_OBJECT) && i < props->n; i++) {
-        enum tools_type type =
-            tools_type_of(tool, props->members[i].key, props->members[i].key_len);
-        if (type != TOOLS_TYPE_UNKNOWN)
-            json_field_str(w, props->members[i].key,
-                           type == TOOLS_TYPE_STRING ? "string" : "other");
-    }
-    json_end_object(w);
-    json_end_object(w);
-}
-
 /* One more source, whose text is written to the buffer returned; before, after: as the splitter is fed them. */
 static struct buf *grammar_list_add(struct prepare_generation *g, struct grammar_list *l,
                                     enum grammar_kind kind, const char *before, const char *after)
@@ -313,142 +247,21 @@ static bool grammar_add_text(struct prepare_generation *g, struct grammar_list *
     return true;
 }
 
-static bool grammar_name_is_fine(const struct tool *tool, struct api_error *e)
+static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list *l,
+                              enum grammar_kind kind, struct api_error *e)
 {
-    static const char fine[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/";
-    return strspn(tool->name, fine) == strlen(tool->name) ||
-           api_error_set(e, 400, NULL, "tools",
-                         "tools: '%.80s' has characters that a call cannot be constrained with",
-                         tool->name);
-}
-
-/* The calls that may be made: of the one tool that must be called, behind the forced ids, or of each. `skipped`: bytes of a call that
- * stand before. */
-static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list *l, bool is_forced,
-                              struct api_error *e)
-{
-    const struct split_style *style = &g->ctx->model->style;
-    const struct tools *tools = g->p->tools;
-    if (tools->n + (size_t)l->n > GRAMMAR_SOURCES)
-        return api_error_set(e, 400, NULL, "tools", "tools: more than %d cannot be constrained",
-                             GRAMMAR_SOURCES);
-    for (size_t i = 0; i < tools->n; i++) {
-        struct buf before;
-        struct json_writer w;
-        if (is_forced && g->named && g->named != &tools->tools[i])
-            continue;
-        if (!grammar_name_is_fine(&tools->tools[i], e))
-            return false;
-        buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
-        split_style_call(style, tools->tools[i].name, &before);
-        size_t skipped = is_forced ? prepare_forced_bytes(g, &before) : strspn(before.data, " \n");
-        struct split_element x;
-        bool has_elements = split_style_elements(style, &x);
-        struct buf *text =
-            grammar_list_add(g, l, has_elements ? GRAMMAR_KIND_ELEMENTS : GRAMMAR_KIND_SCHEMA,
-                             before.data + skipped, split_style_call_end(style));
-        json_writer_init(&w, text);
-        if (has_elements)
-            grammar_write_elements(g, &tools->tools[i], false, &x, &w);
-        else
-            grammar_write_arguments(&tools->tools[i], false, &w);
-        buf_release(&before);
-    }
-    return true;
-}
-
-struct grammar_tags {
-    struct prepare_generation *g;
     struct json_writer w;
-    int n;     /* structures that are written */
-    int first; /* of the tool's, the one with its arguments as JSON; -1 = none yet */
-};
-
-/* The calls of one tool: in the style's own way (way < 0), or as JSON by itself. False: there are no more ways. trigger_only: what a
- * call begins with, of the latter. */
-static bool grammar_tag(struct grammar_tags *t, const struct tool *tool, int way, bool trigger_only)
-{
-    const struct split_style *style = &t->g->ctx->model->style;
-    const char *end = split_style_call_end(style);
-    struct buf before;
-    bool is_there = true;
-    buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
-    if (way < 0)
-        split_style_call(style, tool->name, &before);
+    if (!prepare_calls_check(g, e))
+        return false;
+    json_writer_init(&w, grammar_list_add(g, l, kind, "", ""));
+    if (kind == GRAMMAR_KIND_CALLS)
+        prepare_calls_write(g, g->must_call, &w);
+    else if (kind == GRAMMAR_KIND_MESSAGES)
+        prepare_calls_write_messages(g, &w);
     else
-        is_there = split_style_spelling(style, way, tool->name, &before, &end);
-    const char *text = before.len > 0 ? before.data + strspn(before.data, " \n") : "";
-    if (is_there && trigger_only) {
-        grammar_write_text(t->g, &t->w, NULL, text);
-    } else if (is_there) {
-        json_begin_object(&t->w);
-        grammar_write_text(t->g, &t->w, "begin", text);
-        struct split_element x;
-        bool has_elements = way < 0 && split_style_elements(style, &x);
-        if (has_elements || t->first < 0)
-            json_key(&t->w, has_elements ? "elements" : "schema");
-        if (has_elements)
-            grammar_write_elements(t->g, tool, !tool->is_strict, &x, &t->w);
-        else if (t->first >= 0)
-            json_field_int(&t->w, "same", t->first);
-        else
-            grammar_write_arguments(tool, !tool->is_strict, &t->w);
-        if (!has_elements && t->first < 0)
-            t->first = t->n;
-        t->n++;
-        grammar_write_text(t->g, &t->w, "end", end);
-        json_end_object(&t->w);
-    }
-    buf_release(&before);
-    return is_there;
-}
-
-static void grammar_write_tags(struct grammar_tags *t, bool is_spelled)
-{
-    const struct split_style *style = &t->g->ctx->model->style;
-    const struct tools *tools = t->g->p->tools;
-    struct buf before;
-    json_begin_object(&t->w);
-    json_field_array(&t->w, "triggers");
-    if (split_style_is_marked(style)) {
-        buf_init(&before, MEM_CAT_REQUEST, 1 << 12);
-        split_style_opening(style, NULL, &before);
-        size_t blanks = strspn(before.data, " \n");
-        buf_cut(&before, blanks + split_style_trigger(style));
-        grammar_write_text(t->g, &t->w, NULL, before.data + blanks);
-        buf_release(&before);
-    }
-    for (size_t i = 0; i < tools->n && is_spelled; i++)
-        for (int way = 0; grammar_tag(t, &tools->tools[i], way, true); way++)
-            ;
-    json_end_array(&t->w);
-    json_field_array(&t->w, "structures");
-    for (size_t i = 0; i < tools->n; i++) {
-        t->first = -1;
-        if (split_style_is_marked(style))
-            grammar_tag(t, &tools->tools[i], -1, false);
-        for (int way = 0; is_spelled && grammar_tag(t, &tools->tools[i], way, false); way++)
-            ;
-    }
-    json_end_array(&t->w);
-    json_end_object(&t->w);
-}
-
-/* Free text in which calls are constrained: tags for each tool. Those that are not strict have any object. */
-static bool grammar_add_tags(struct prepare_generation *g, struct grammar_list *l,
-                             struct api_error *e)
-{
-    const struct tools *tools = g->p->tools;
-    struct buf *text = grammar_list_add(g, l, GRAMMAR_KIND_TAGS, "", "");
-    struct grammar_tags t = { .g = g };
-    for (size_t i = 0; i < tools->n; i++)
-        if (!grammar_name_is_fine(&tools->tools[i], e))
-            return false;
-    bool is_spelled = tools->n <= GRAMMAR_SPELLED || !split_style_is_marked(&g->ctx->model->style);
-    g->p->split.exact = is_spelled ? SPLIT_EXACT_SPELLED : SPLIT_EXACT_MARKED;
-    json_writer_init(&t.w, text);
-    grammar_write_tags(&t, is_spelled);
+        prepare_calls_write_tags(g, &w);
+    if (kind == GRAMMAR_KIND_TAGS)
+        g->p->split.exact = prepare_calls_are_spelled(g) ? SPLIT_EXACT_SPELLED : SPLIT_EXACT_MARKED;
     return true;
 }
 
@@ -480,8 +293,9 @@ static bool grammar_blame_tool(const struct prepare_generation *g, const struct 
         struct err err;
         buf_init(&text, MEM_CAT_REQUEST, GRAMMAR_BYTES_MAX);
         json_writer_init(&w, &text);
-        grammar_write_arguments(&tools->tools[i], !g->must_call && !tools->tools[i].is_strict, &w);
-        struct grammar_source s = { .kind = GRAMMAR_KIND_SCHEMA, .text = text.data, .n = text.len };
+        prepare_calls_write_one(g, &tools->tools[i], !g->must_call && !tools->tools[i].is_strict,
+                                &w);
+        struct grammar_source s = { .kind = GRAMMAR_KIND_CALLS, .text = text.data, .n = text.len };
         enum err_code code = grammar_compile(&s, NULL, &one, NULL, &err);
         grammar_unref(one);
         buf_release(&text);
@@ -537,28 +351,24 @@ static bool grammar_is_strict(const struct tools *tools)
 bool prepare_constrain(struct prepare_generation *g, struct api_error *e)
 {
     const struct split_style *style = &g->ctx->model->style;
-    bool offers_tools = g->p->split.tools != NULL, has_arguments = split_style_has_arguments(style);
+    bool offers_tools = g->p->split.tools != NULL, is_text = g->grammar.field != NULL;
     bool is_strict = offers_tools && grammar_is_strict(g->p->split.tools), is_fine = true;
-    bool is_text = g->grammar.field != NULL;
     if (is_text && g->must_call && strcmp(g->grammar.field, "response_format") != 0)
         return api_error_set(e, 400, "conflict", g->grammar.field,
                              "%s: tool_choice asks for a call; the answer cannot be both",
                              g->grammar.field);
-    bool may_tag = has_arguments && !split_style_is_framed(style);
-    if (is_strict && !(may_tag || (has_arguments && (g->must_call || is_text)))) /* not enforced */
-        fields_ignore(g->p->ignored, "tools.strict", strlen("tools.strict"));
-    bool has_calls = offers_tools && has_arguments && (g->must_call || is_text);
-    bool has_tags = is_strict && may_tag && !g->must_call && !is_text;
-    if (!has_calls && !has_tags && (!is_text || g->must_call))
+    bool has_calls = offers_tools && (g->must_call || is_text);
+    if (!has_calls && !is_strict && !is_text)
         return true;
     struct grammar_list *l = grammar_list_new();
     if (is_text && !g->must_call)
         is_fine = grammar_add_text(g, l, e);
     if (is_fine && has_calls)
-        is_fine = grammar_add_calls(g, l, g->must_call, e);
-    if (is_fine && has_tags)
-        is_fine = grammar_add_tags(g, l, e);
-    is_fine = is_fine && grammar_compile_list(g, l, has_calls || has_tags, e);
+        is_fine = grammar_add_calls(g, l, GRAMMAR_KIND_CALLS, e);
+    else if (is_fine && is_strict)
+        is_fine = grammar_add_calls(
+            g, l, split_style_is_framed(style) ? GRAMMAR_KIND_MESSAGES : GRAMMAR_KIND_TAGS, e);
+    is_fine = is_fine && grammar_compile_list(g, l, has_calls || is_strict, e);
     if (is_text && !g->must_call)
         g->p->split.exact = SPLIT_EXACT_MARKED;
     grammar_list_free(l);

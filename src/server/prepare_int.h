@@ -27,6 +27,7 @@ struct prepare_generation { /* what is gathered before the requests are made */
     /* chat: prepare_answer.c */
     bool must_call;           /* the answer begins with a tool call ... */
     const struct tool *named; /* ... of this tool; NULL: of any */
+    bool takes_one_call;      /* no second one is wanted */
     enum prepare_switch thinks;
     struct prepare_grammar grammar;
     struct token_list prediction; /* what engine.predicted points to */
@@ -56,7 +57,8 @@ void prepare_response_items(const struct prepare_input *in, const struct json *i
 bool prepare_answer(struct prepare_generation *g, struct api_error *e);
 /* What engine and splitter are told of it, once the prompt is rendered. */
 bool prepare_guide(struct prepare_generation *g, bool opens_thought, struct api_error *e);
-/* The bytes of a call that the forced ids are: those of its opening, but blanks at its end that the arguments may be tokenised with. */
+/* The bytes of a call (split_style_call) that the forced ids are: those of its opening up to what is left open, but blanks at its end that
+ * the arguments may be tokenised with. */
 size_t prepare_forced_bytes(const struct prepare_generation *g, const struct buf *call);
 
 /* What the answer must be: what the fields say of it, checked but for its syntax; and, after prepare_guide, the grammar: sets

@@ -31,6 +31,7 @@ struct split_style {
     const struct split_thought *thought; /* NULL: the model does not think aloud */
     int32_t marks[SPLIT_MARKS_MAX]; /* [n_marks] ids of control tokens that are parts of markers */
     int32_t n_marks;
+    bool has_quote; /* Gemma's quote is one of them: its characters by themselves are text */
 };
 
 /* template_text may be NULL. */
@@ -44,20 +45,47 @@ bool split_style_is_framed(const struct split_style *s); /* content, too, stands
 /* The text with which a call of that tool begins, up to its arguments; name NULL: up to the name. */
 void split_style_opening(const struct split_style *s, const char *name, struct buf *out);
 
+/* In texts of calls that a grammar gets, what is left open: U+FDD2 to U+FDD5 (grammar/tags.c). */
+#define SPLIT_PART_NUMBER "\xEF\xB7\x92"
+#define SPLIT_PART_NINE   "\xEF\xB7\x93"
+#define SPLIT_PART_ID     "\xEF\xB7\x94"
+#define SPLIT_PART_LINE   "\xEF\xB7\x95"
+#define SPLIT_PART_LEAD   "\xEF\xB7" /* they all begin so */
+
 struct
     split_element { /* how an argument is written: open NAME, raw STRING or json VALUE, close; stop ends a value */
     const char *open, *stop;
+    const char *over
+        [2]; /* end a value and its call where stop is missing: one behind the other; NULL = none */
     char raw[64], json[96], close[96];
+    bool trims; /* a line end at either side of a value is dropped */
 };
 
-/* Calls whose arguments a grammar constrains. Can they be, in this style; as elements (false: as JSON); and does content stand between
- * markers that are known? */
-bool split_style_has_arguments(const struct split_style *s);
+/* Calls whose arguments a grammar constrains: as elements (false: they are values); how values are written, NULL: as JSON ("gemma" with a
+ * quote of its own, "python"); does content stand between markers that are known; must names be words? */
 bool split_style_elements(const struct split_style *s, struct split_element *out);
+const char *split_style_values(const struct split_style *s);
+const char *split_style_quote(const struct split_style *s); /* or NULL */
 bool split_style_has_frames(const struct split_style *s);
-/* A call up to its arguments, and what follows them. */
+bool split_style_has_words(const struct split_style *s);
+/* A call up to its arguments (name NULL: up to the name); what follows them; and what stands in place of that and of the opening between
+ * two calls (NULL: there is but one in an answer). */
 void split_style_call(const struct split_style *s, const char *name, struct buf *before);
 const char *split_style_call_end(const struct split_style *s);
+const char *split_style_between(const struct split_style *s);
+
+struct split_framing {           /* how messages say whom they are for */
+    const char *recipient, *all; /* stands before a name; content. Or, with recipient NULL: */
+    const char *word;            /* stands before a tool's name, behind "to=" */
+    const char *text;            /* ends a header */
+    const char *const *starts, *const *ends; /* [n_starts], [n_ends] of a header; of a text */
+    size_t n_starts, n_ends;
+};
+
+bool split_style_framing(const struct split_style *s, struct split_framing *out); /* false: none */
+
+#define SPLIT_TOOL_PREFIXES 3
+extern const char *const split_tool_prefixes[SPLIT_TOOL_PREFIXES]; /* may stand before a name */
 /* The i-th way to write a call as JSON by itself, up to its arguments; *end: what follows them. False: there are no more. */
 bool split_style_spelling(const struct split_style *s, int i, const char *name, struct buf *before,
                           const char **end);

@@ -21,7 +21,8 @@ struct split_elements {
     const char *key_open, *key_end; /* around an argument's name */
     const char *value_open;         /* after blanks; NULL: the value follows the name's end */
     const char *value_close;
-    bool drops_newline; /* one line end at either side of a value is framing */
+    bool drops_newline; /* one line end at either side of a value is framing ... */
+    bool is_tight;      /* ... but the template writes none; or none between elements */
     bool has_type;      /* behind a key stands string="true" or "false" */
 };
 
@@ -41,10 +42,13 @@ struct split_format {
     bool is_keyed;  /* { NAME: ARGUMENTS } */
     bool
         names_recipient; /* ">>>NAME" before arguments, ">>>all" before content; the prompt ends with ">>>" */
-    /* The opening of a call: before_name NAME after_name; '\1' in the latter is the name once more. */
+    /* The opening of a call: before_name NAME after_name; '\1' in the latter is the name once more. What a model may write in other ways is
+     * one of SPLIT_PART_*, here and in what follows. */
     const char *before_name, *after_name;
-    const char *
-        after_call; /* what stands behind arguments that are JSON, to the call's end; NULL: they are not */
+    const char *after_call;     /* what stands behind the arguments, to the call's end */
+    const char *between;        /* ... in place of both between two calls; NULL: there is but one */
+    const char *values;         /* how arguments are written; NULL: as JSON */
+    const char *quote;          /* ... and their strings quoted; NULL: as there */
     const char *before_text[2]; /* where content stands between markers: what it may begin with */
 };
 

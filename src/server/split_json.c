@@ -25,8 +25,8 @@ static bool json_key_in(const char *const *keys, size_t n_keys, const char *key,
 /* Gemma quotes strings with a marker of its own: split_match of it. */
 static long json_quote(const struct splitter *s, size_t at)
 {
-    bool is_gemma = s->format->name_end && *s->format->name_end == '{';
-    return is_gemma ? split_match(s, at, "<|\"|>") : 0;
+    bool may_be = !s->config.style->has_quote || s->in.data[at] == SPLIT_MARK;
+    return s->format->quote && may_be ? split_match(s, at, s->format->quote) : 0;
 }
 
 enum split_verdict split_start_arguments(struct splitter *s, const struct tool *tool, size_t at,
@@ -468,13 +468,14 @@ bool split_is_bare_open(const struct splitter *s, size_t at)
 
 /* --- a name, then its arguments --- */
 
+const char *const split_tool_prefixes[SPLIT_TOOL_PREFIXES] = { "functions.", "call:", "tools." };
+
 const struct tool *split_find_tool(const struct splitter *s, const char *name, size_t n)
 {
-    static const char *const prefixes[] = { "functions.", "call:", "tools." };
     const struct tool *tool = tools_find(s->config.tools, name, n);
-    for (size_t i = 0; i < ARRAY_LEN(prefixes) && !tool; i++) {
-        size_t len = strlen(prefixes[i]);
-        if (n > len && memcmp(name, prefixes[i], len) == 0)
+    for (size_t i = 0; i < ARRAY_LEN(split_tool_prefixes) && !tool; i++) {
+        size_t len = strlen(split_tool_prefixes[i]);
+        if (n > len && memcmp(name, split_tool_prefixes[i], len) == 0)
             tool = split_find_tool(s, name + len, n - len);
     }
     for (size_t i = n; i > 1 && !tool && name[i - 1] >= '0' && name[i - 1] <= '9'; i--)

@@ -17,6 +17,15 @@ static size_t python_word(const struct splitter *s, size_t at)
     return at;
 }
 
+/* The name of an argument: whatever no bracket, quote or blank is in. */
+static size_t python_key(const struct splitter *s, size_t at)
+{
+    while (at < s->in.len && (unsigned char)s->in.data[at] > ' ' &&
+           !strchr("{}[]()\"':,=\\<>|", s->in.data[at]) && s->in.data[at] != SPLIT_MARK)
+        at++;
+    return at;
+}
+
 static const struct tool *python_tool(const struct splitter *s, const char *name, size_t n)
 {
     static const char method[] = ".call"; /* Llama 3.1's own tools */
@@ -30,7 +39,7 @@ static const struct tool *python_tool(const struct splitter *s, const char *name
 /* Behind the bracket: KEY= or the closing one, so that it is a call and no text about one. */
 static enum split_verdict python_arguments(const struct splitter *s, size_t at)
 {
-    size_t p = split_skip_blanks(s, at), end = python_word(s, p);
+    size_t p = split_skip_blanks(s, at), end = python_key(s, p);
     if (end == s->in.len && end - at < TOOLS_NAME_BYTES)
         return SPLIT_MORE;
     if (end == p)

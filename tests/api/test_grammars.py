@@ -151,7 +151,7 @@ MIXED = {"type": "function", "function": {"name": "mix", "parameters": closed(
 # the text that a model's template is known by, and how a call of it is written
 ELEMENTS = {
     "qwen-coder": ("<tool_call><function= <parameter=", lambda n, a: f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in a) + "</function>\n</tool_call>"),
-    "seed": ("<seed:tool_call>", lambda n, a: f"<seed:tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in a) + "</function>\n</seed:tool_call>"),
+    "seed": ("<seed:tool_call>", lambda n, a: f"<seed:tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in a) + "</function>\n</seed:tool_call>"),
     "glm": ("<tool_call> <arg_key>", lambda n, a: f"<tool_call>{n}\n" + "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in a) + "</tool_call>"),
     "minimax": ("<minimax:tool_call>", lambda n, a: f'<minimax:tool_call>\n<invoke name="{n}">\n' + "".join(f'<parameter name="{k}">{v}</parameter>\n' for k, v in a) + "</invoke>\n</minimax:tool_call>"),
     "minicpm": ("<function name= <param name=", lambda n, a: f'<function name="{n}">' + "".join(f'<param name="{k}">{v}</param>' for k, v in a) + "</function>"),
@@ -203,7 +203,15 @@ def test_markers_that_are_control_tokens():
             (call,) = r["message"]["tool_calls"]
             check(call["function"]["arguments"], BY_NAME[call["function"]["name"]])
         strict = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
-        assert "tools.strict" in server.call(CHAT, say("x", tools=strict))[1]["x-plumb-ignored"]
+        call = '<|channel|>commentary to=functions.note <|constrain|>json<|message|>{"text": "Hm", "tags": []}'
+        for said in (call, "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant" + call, call.replace('"Hm"', "5"),
+                     " to=functions.note<|channel|>commentary json<|message|>" + '{"text": "Hm", "tags": []}'):
+            r = server.post(CHAT, say(said, tools=strict, max_tokens=300))[1]["choices"][0]
+            (c,) = r["message"]["tool_calls"]
+            check(c["function"]["arguments"], BY_NAME[c["function"]["name"]])
+            assert "5" in said or json.loads(c["function"]["arguments"]) == {"text": "Hm", "tags": []}
+        r = server.post(CHAT, say("<|channel|>final<|message|>No call: to=functions.note", tools=strict, max_tokens=300))[1]["choices"][0]
+        assert r["message"]["content"] == "No call: to=functions.note" and not r["message"].get("tool_calls")
     with script("--style=[TOOL_CALLS][ARGS]") as server:
         call = '[TOOL_CALLS]note[ARGS]{"text": "Hm", "tags": []}'
         for said in (call, "So: " + call, call.replace('"Hm"', "5"), call + call):
@@ -224,6 +232,42 @@ def test_markers_that_are_control_tokens():
         (c,) = r["message"]["tool_calls"]
         assert c["function"]["name"] == "note"
         check(c["function"]["arguments"], BY_NAME["note"])
+        m = server.post(CHAT, say('all\nSo:\n>>> x\n>>>note\n{"text": 5', tools=strict, max_tokens=300))[1]["choices"][0]["message"]
+        (c,) = m["tool_calls"]
+        assert m["content"] == "So:\n>>> x"
+        check(c["function"]["arguments"], BY_NAME["note"])
+
+
+MIXED_CALLS = {
+    "gemma": ("<|tool_call>", '<|tool_call>call:mix{s:<|"|>a b<|"|>,free:<|"|>x < y, "q"\n\\<|"|>,e:<|"|>two<|"|>,n:7,o:<|"|>text<|"|>,l:[<|"|>a<|"|>,<|"|>b<|"|>]}<tool_call|>'),
+    "python": ("<|tool_call_start|>", '<|tool_call_start|>[mix(s="a b", free=\'x < y, "q"\\n\\\\\', e="two", n=7, o="text", l=["a", \'b\'])]<|tool_call_end|>'),
+}
+
+
+@pytest.mark.parametrize("name", MIXED_CALLS)
+def test_arguments_that_are_not_json(name):
+    """Gemma's call format, and Python's; in the former `<|"|>` is a control token, so that its characters may stand in a string."""
+    style, whole = MIXED_CALLS[name]
+    strict = {**MIXED, "function": {**MIXED["function"], "strict": True}}
+    good = {"s": "a b", "free": 'x < y, "q"\n\\', "e": "two", "n": 7, "o": "text", "l": ["a", "b"]}
+    with script("--style=" + style) as server:
+        r = server.post(CHAT, say("So.\n" + whole, tools=[strict]))[1]["choices"][0]
+        assert json.loads(r["message"]["tool_calls"][0]["function"]["arguments"]) == good, r
+        rest = whole[whole.index("mix") + 3:]
+        for tools, choice, text in (([MIXED], "required", rest), ([MIXED, *TOOLS], "required", "mix" + rest),
+                                    ([*TOOLS, MIXED], {"type": "function", "function": {"name": "mix"}}, rest)):
+            r = server.post(CHAT, say(text, tools=tools, tool_choice=choice))[1]["choices"][0]
+            assert r["finish_reason"] == "tool_calls" and json.loads(r["message"]["tool_calls"][0]["function"]["arguments"]) == good, r
+        for bad in (rest.replace("a b", "far too long to be it"), rest.replace("two", "three"), rest.replace("7", "5000"), rest.replace("mix", ""), "Paris", rest[:20]):
+            for choice in ("auto", "required"):
+                text = whole[:whole.index("mix") + 3] + bad if choice == "auto" else bad
+                r = server.post(CHAT, say(text, tools=[strict], tool_choice=choice, max_tokens=400))[1]["choices"][0]
+                if r["finish_reason"] != "length":
+                    check(r["message"]["tool_calls"][0]["function"]["arguments"], MIXED["function"]["parameters"])
+        odd = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {"type": "object", "properties": {"a b": {}}}}}
+        status, r = server.post(CHAT, say("x", tools=[odd]))
+        assert status == (200 if name == "gemma" else 400)
+        assert status == 200 or "odd: #/properties/a b: the name" in r["error"]["message"]
 
 
 def test_many_strict_tools(server):

@@ -133,9 +133,3 @@ def test_reasoning_as_text_and_as_a_summary():
         assert make(server, "x", reasoning={"effort": "huge"})[1]["error"]["param"] == "reasoning.effort"
         cut = ask(server, text, max_output_tokens=9)
         assert cut["status"] == "incomplete" and [i["status"] for i in cut["output"]] == ["incomplete"]
-
-
-def test_strict_is_named_where_it_is_not_enforced():
-    with script("--style=<|tool_call_start|>") as server:
-        _, headers, _ = server.call(PATH, {"input": "x", "tools": [{**FLAT[1], "strict": True}, {"type": "web_search"}]})
-        assert {"tools.strict", "tools.web_search"} <= set(headers["x-plumb-ignored"].split(","))

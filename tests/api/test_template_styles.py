@@ -1,11 +1,14 @@
 """The way of calling tools and of thinking aloud that is read off each published chat template; what the template itself makes of a call
-(by jinja2) is read back as that call, and begins as a forced one would."""
+(by jinja2) is read back as that call, and begins as a forced one would; it is let through where tools are strict or must be called, and what
+else a model may say then has no call with other arguments than the schema's."""
 
 import json
 import pathlib
+import random
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 
 from serving import SERVE_SCRIPT, script
@@ -93,14 +96,15 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "description":
     "required": ["city"]}}}]
 
 
-def rendered_call(text):
-    """What a template writes for an assistant's call, behind what the answer's prompt has; None where it shows none."""
+def rendered_call(text, calls=(("get_weather", ARGUMENTS),), tools=TOOLS):
+    """What a template writes for an assistant's calls, behind what the answer's prompt has; None where it shows none."""
     template = chat_oracle.ENVIRONMENT.from_string(text)
     for content in ("", None):
-        for arguments in (ARGUMENTS, json.dumps(ARGUMENTS)):
-            call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
-            messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content, "tool_calls": [call]}]
-            common = {"tools": TOOLS, "functions": json.dumps(TOOLS), "datetime": "now", "bos_token": "", "eos_token": "", "date_string": "now"}
+        for write in (lambda x: x, json.dumps):
+            written = [{"id": f"call0000{i + 1}", "type": "function", "function": {"name": name, "arguments": write(arguments)}}
+                       for i, (name, arguments) in enumerate(calls)]
+            messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content, "tool_calls": written}]
+            common = {"tools": tools, "functions": json.dumps(tools), "datetime": "now", "bos_token": "", "eos_token": "", "date_string": "now"}
             ok, whole = chat_oracle.render(template, {**common, "messages": messages, "add_generation_prompt": False})
             ok2, prompt = chat_oracle.render(template, {**common, "messages": messages[:1], "add_generation_prompt": True})
             if not ok or not ok2:
@@ -108,7 +112,7 @@ def rendered_call(text):
             n = next((i for i, (a, b) in enumerate(zip(whole, prompt)) if a != b), min(len(whole), len(prompt)))
             if whole.rfind("<", 0, n) > whole.rfind(">", 0, n):
                 n = whole.rfind("<", 0, n)  # inside a marker
-            if "get_weather" in whole[n:]:
+            if all(name in whole[n:] for name, _ in calls):
                 return whole[n:]
     return None
 
@@ -156,3 +160,75 @@ def test_what_a_template_writes_is_read_back(styles):
             unread[name] = (call, styles[name]["opening"])
     print(f"{n_rendered} calls rendered by templates, {len(STYLES) - n_rendered} as documented")
     assert not unread, "\n".join(f"{k}: {v!r}" for k, v in unread.items())
+
+
+# --- calls that a grammar governs ---
+
+STRICT = [
+    {"type": "function", "function": {"name": name, "description": "Does it.", "strict": True, "parameters": {
+        "type": "object", "properties": properties, "required": [k for k in properties if k != "days"], "additionalProperties": False}}}
+    for name, properties in (("get_weather", {"city": {"type": "string"}, "days": {"type": "integer"}}),
+                             ("mix", {"names": {"type": "array", "items": {"type": "string"}}, "text": {"type": "string"}, "ok": {"type": "boolean"}}))
+]
+SCHEMAS = {t["function"]["name"]: t["function"]["parameters"] for t in STRICT}
+CALLS = [("get_weather", ARGUMENTS), ("mix", {"names": ["a", "b c"], "text": "it is", "ok": True})]
+# Lists as Python shows them, which are not let through; the other header (OTHER_OPENING); the section is never closed
+NOT_AS_RENDERED = {("seed", 2, "auto"), ("seed", 2, "required"), ("minicpm", 2, "auto"), ("minicpm", 2, "required"), ("harmony", 1, "required"),
+                   ("harmony", 2, "required"), ("deepseek", 1, "auto")}
+
+
+def answer(server, text, choice, n=1500, **fields):
+    """The finish reason and the calls of what the model says, as far as it is let through."""
+    command = "!json " + json.dumps(text).replace("!", "\\u0021")
+    status, r = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": command}], "tools": STRICT, "tool_choice": choice,
+                                                     "max_tokens": n, **fields})
+    assert status == 200, r
+    choice = r["choices"][0]
+    return choice["finish_reason"], [(c["function"]["name"], c["function"]["arguments"]) for c in choice["message"].get("tool_calls") or []]
+
+
+def is_valid(name, arguments):
+    return jsonschema.Draft202012Validator(SCHEMAS[name]).is_valid(json.loads(arguments))
+
+
+def test_strict_and_forced_calls_are_let_through_as_the_template_writes_them():
+    other, n_same = [], 0
+    for path in shared_templates():
+        name, text = path.stem, path.read_bytes().decode()
+        with script(f"--style={text}") as server:
+            for n in (1, 2):
+                call = rendered_call(text, CALLS[:n], STRICT)
+                for choice in ("auto", "required") if call else ():
+                    _, got = answer(server, call if choice == "auto" else call[call.index("get_weather"):], choice)
+                    same = [(k, a) for k, a in got[:n] if (k, json.loads(a)) in CALLS]
+                    n_same += len(same) == n
+                    if len(same) < n and (STYLES[name][0], n, choice) not in NOT_AS_RENDERED:
+                        other.append((name, n, choice, call, got))
+    assert not other and n_same > 150, other
+
+
+NOISE = ["get_weather", "mix", "{", "}", '"city"', "city", ":", '"Oslo"', ",", '"x"', "'", "5", "<", ">", "\n", " ", "(", ")", "=", "[", "]", "<tool_call>", "</tool_call>",
+         "to=functions.", "to=", "<|message|>", "<|channel|>", "<|call|>", "<|end|>", "<|start|>", ">>>", "all\n", '<|"|>', "call:", "</parameter>", "<parameter=city>"]
+
+
+def test_no_call_has_other_arguments_than_the_schemas():
+    wrong, n_calls, n_none = [], 0, 0
+    for path in shared_templates():
+        text = path.read_bytes().decode()
+        rng = random.Random(path.stem)
+        call = rendered_call(text, CALLS[:1], STRICT) or KIMI
+        with script(f"--style={text}") as server:
+            for i in range(12):
+                noise = "".join(rng.choice(NOISE) for _ in range(50))
+                choice, alone = ("auto", "required")[i % 2], i % 3 == 0
+                begun = call[: rng.randrange(len(call))] if choice == "auto" else ""
+                finish, got = answer(server, begun + noise, choice, 700, parallel_tool_calls=not alone)
+                if finish == "length":
+                    continue
+                n_calls += len(got)
+                n_none += not got
+                wrong += [(path.stem, choice, begun + noise, c) for c in got if not is_valid(*c)]
+                if (choice == "required" and not got) or (alone and len(got) > 1):
+                    wrong.append((path.stem, choice, begun + noise, got))
+    print(f"{n_calls} calls, {n_none} answers without one")
+    assert not wrong and n_calls > 300, wrong[:5]

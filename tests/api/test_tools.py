@@ -159,18 +159,37 @@ def test_one_call_is_enough_where_it_is_said():
         server.wait_stats(running=0)
 
 
-def test_strict_is_enforced_or_named():
+def test_strict_is_enforced_in_every_way_to_call():
     strict = {"type": "function", "function": {**PING["function"], "strict": True}}
     broken = {"type": "function", "function": {"name": "odd", "strict": True, "parameters": {"properties": {"a": {"type": "egg"}}}}}
-    for style, named in (("<tool_call>", False), ("<|tool_call_start|>", True)):
+    for style in ("<tool_call>", "<|tool_call_start|>", "<|tool_call>", "<|channel|><|message|>", ">>>all", "<atem:function_calls><|message|>"):
         with script("--style=" + style) as server:
             for tools in (TOOLS, [strict]):
                 _, headers, _ = server.call("/v1/chat/completions", say("x", tools=tools))
-                assert ("tools.strict" in headers.get("x-plumb-ignored", "")) == (named and tools == [strict])
+                assert "tools.strict" not in headers.get("x-plumb-ignored", "")
             status, r = server.post("/v1/chat/completions", say("x", tools=[strict, broken]))
-            assert status == (200 if named else 400), r
-            if not named:
-                assert "odd" in r["error"]["message"] and "#/properties/a" in r["error"]["message"] and r["error"]["param"] == "tools"
+            assert status == 400 and "odd" in r["error"]["message"] and "#/properties/a" in r["error"]["message"] and r["error"]["param"] == "tools"
+
+
+def test_several_calls_where_one_must_be_made():
+    """One at least; as many as the model makes, unless it is told to make one, or which."""
+    said = ('get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>\n<tool_call>\n'
+            '{"name": "ping", "arguments": {}}\n</tool_call>')
+    with script("--style=<tool_call>") as server:
+        for fields, n in (({}, 3), ({"parallel_tool_calls": True}, 3), ({"parallel_tool_calls": False}, 1)):
+            for stream in (False, True):
+                if stream:
+                    message, finish = joined(server.events("/v1/chat/completions", say(said, tools=TOOLS, tool_choice="required", **fields)))
+                    names = [c["name"] for c in message["tool_calls"]]
+                else:
+                    r = ask(server, said, tools=TOOLS, tool_choice="required", **fields)["choices"][0]
+                    names, finish = [c["function"]["name"] for c in r["message"]["tool_calls"]], r["finish_reason"]
+                assert names == ["get_weather", "ping", "ping"][:n] and finish == "tool_calls"
+        named = {"type": "function", "function": {"name": "ping"}}
+        r = ask(server, ' {}}\n</tool_call>\n<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>', tools=TOOLS, tool_choice=named)
+        assert [c["function"]["name"] for c in r["choices"][0]["message"]["tool_calls"]] == ["ping"]
+        r = ask(server, ' {}}\n</tool_call>\n<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>', tools=[PING], tool_choice="required")
+        assert [c["function"]["name"] for c in r["choices"][0]["message"]["tool_calls"]] == ["ping", "ping"]
 
 
 def test_stop_strings_are_looked_for_outside_reasoning():
