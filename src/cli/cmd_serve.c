@@ -99,10 +99,10 @@ static enum err_code serve_check_speculate(const struct serve_options *o, struct
 {
     const char *how = o->speculate, *path = serve_draft_model(o);
     if (strcmp(how, "auto") == 0 || strcmp(how, "off") == 0 || strcmp(how, "ngram") == 0 ||
-        (path && *path))
+        strcmp(how, "mtp") == 0 || (path && *path))
         return ERR_OK;
-    return err_set(err, ERR_INVALID, "--speculate: '%s' is not auto, off, ngram or draft:MODEL",
-                   how);
+    return err_set(err, ERR_INVALID,
+                   "--speculate: '%s' is not auto, off, ngram, mtp or draft:MODEL", how);
 }
 
 static int serve_run(void *options)
@@ -113,10 +113,12 @@ static int serve_run(void *options)
                              .max_rows = (int32_t)o->rows,
                              .keep = { .speculates = strcmp(o->speculate, "off") != 0,
                                        .draft_model = serve_draft_model(o),
+                                       .needs_head = strcmp(o->speculate, "mtp") == 0,
                                        .bytes =
                                            o->prompt_cache < 0 ? RUNNER_KEEP_ALL : o->prompt_cache,
                                        .dir = o->ssd_cache,
                                        .disk_bytes = o->ssd_cache_max } };
+    m.options.wants_head = m.keep.needs_head || strcmp(o->speculate, "auto") == 0;
     struct server_config config = {
         .host = o->host,
         .port = (int)o->port,
@@ -240,9 +242,10 @@ const struct cli_verb cmd_serve = {
               CLI_FLAG_BOOL, AT(hoist_volatile), 0, 0 },
             { "speculate", "HOW",
               "guess next tokens and verify them together, where it pays: ngram (by what the text "
-              "has said), draft:MODEL (also by a smaller model of the same vocabulary, or by a "
-              "drafter that reads the model's states), auto (ngram and what the model brings) or "
-              "off; default auto",
+              "has said), mtp (also by the model's own head for multi-token prediction), "
+              "draft:MODEL (also by a smaller model of the same vocabulary, or by a drafter that "
+              "reads the model's states), auto (ngram, and mtp where the model has it) or off; "
+              "default auto",
               CLI_FLAG_STRING, AT(speculate), 0, 0 },
             { "max-waiting", "N", "requests that may wait; more are refused (429); default 64",
               CLI_FLAG_INT, AT(max_waiting), 1, 4096 },

@@ -239,7 +239,10 @@ static enum err_code load_split(const struct load *l, struct model_load_options 
 
 static enum err_code load_model(struct load *l, struct err *err)
 {
-    struct model_load_options mo = { .weights = l->weights, .be = l->be, .ctx = l };
+    struct model_load_options mo = { .weights = l->weights,
+                                     .be = l->be,
+                                     .ctx = l,
+                                     .nextn_err = l->o->wants_head ? &l->no_head : NULL };
     if (l->host) {
         enum err_code refused = load_split(l, &mo, err);
         if (refused)
@@ -331,6 +334,28 @@ static enum err_code load_draft(struct load *l, const char *path, struct engine_
     return code;
 }
 
+/* The model's own head, likewise. */
+static enum err_code load_head(struct load *l, bool is_needed, struct engine_model_options *o,
+                               struct err *err)
+{
+    if (!l->model->nextn && is_needed)
+        return err_set(err, ERR_UNSUPPORTED, "--speculate mtp: %s: %s; auto does without", l->id,
+                       l->no_head.text);
+    if (!l->model->nextn)
+        return ERR_OK;
+    struct draft_mtp_options d = { .model = l->model,
+                                   .end_ids = o->end_ids,
+                                   .n_end = o->n_end,
+                                   .n_ctx = o->n_ctx,
+                                   .kv_bytes = draft_mtp_kv(l->model, o->kv_bytes),
+                                   .max_rows = o->max_rows,
+                                   .cache_type = o->cache_type };
+    o->kv_bytes -= d.kv_bytes;
+    log_info("draft", "the model's head for multi-token prediction guesses");
+    enum err_code code = draft_mtp_new(&d, &l->draft.drafter, err);
+    return code ? err_prefix(err, code, "--speculate") : ERR_OK;
+}
+
 enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_engine_options *keep,
                           struct err *err)
 {
@@ -360,6 +385,8 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_en
     enum err_code code = keep->speculates ? draft_lookup_new(max_rows, &l->drafter, err) : ERR_OK;
     if (!code && keep->draft_model)
         code = load_draft(l, keep->draft_model, &o, err);
+    else if (!code)
+        code = load_head(l, keep->needs_head, &o, err);
     o.drafter = l->drafter;
     o.slow_drafter = l->draft.drafter;
     return code ? code : engine_model_new(&o, &l->engine, err);

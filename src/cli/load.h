@@ -33,6 +33,8 @@ struct load_options {
     int64_t ctx;             /* 0 = the model's, or what fits in half the cache memory */
     int64_t kv_memory;       /* bytes; 0 = a quarter of the memory that is available */
     bool takes_embedders;    /* a model that makes embeddings alone is fine */
+    bool
+        wants_head; /* the model's head for multi-token prediction is loaded, too, where it has one */
     struct load_rope rope;
     const struct load_compare *compare; /* no flag; NULL = the backend as it is */
 };
@@ -122,7 +124,8 @@ struct load {
     struct engine_bytes *token_bytes; /* [n_vocab] */
     struct engine *engine;            /* NULL until load_engine */
     struct drafter *drafter;          /* of the engine; NULL = none */
-    struct load_draft draft;          /* another one, which is a model; zeroed = none */
+    struct load_draft draft;          /* another one, which is a model or a head; zeroed = none */
+    struct err no_head;               /* why the model has none, where one was wanted */
     char *id;                         /* name of the model in the API */
     struct template *chat_template;   /* NULL until load_chat, and where the file has none */
     struct json_doc template_own;     /* the template's variables that are the program's */
@@ -138,6 +141,7 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
 struct load_engine_options {
     bool speculates;         /* next tokens are guessed (draft.h) */
     const char *draft_model; /* by this model, too; NULL = none */
+    bool needs_head;         /* a model without a head for multi-token prediction is refused */
     /* Where it keeps histories: all zero, nowhere. */
     int64_t bytes;      /* of its cache (runner.h) */
     const char *dir;    /* on disk; NULL = not there */

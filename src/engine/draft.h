@@ -98,7 +98,24 @@ struct draft_model_options {
 };
 enum err_code draft_model_new(const struct draft_model_options *o, struct drafter **out,
                               struct err *err) MUST_CHECK;
-int32_t draft_model_sure(float logprob);
+int32_t draft_model_sure(float logprob); /* of any drafter that computes logits */
+
+/* The model's own head for multi-token prediction (model.h: nextn, which is there): one guess of all the model's layers' work, the others of
+ * its own states. It reads along while prompts and answers are computed, in a cache of its own, and is sampled as a draft model is.
+ * Classes: those of a draft model. Errors: those of runner_new; ERR_NOMEM. */
+struct draft_mtp_options {
+    struct model *model;    /* borrowed, outlives the drafter */
+    const int32_t *end_ids; /* [n_end] copied: nothing is guessed behind them */
+    int32_t n_end;
+    int64_t n_ctx;    /* longest row; 0 = see runner.h. Longer ones are not guessed for */
+    int64_t kv_bytes; /* of its cache */
+    int32_t max_rows;
+    enum dtype cache_type;
+};
+enum err_code draft_mtp_new(const struct draft_mtp_options *o, struct drafter **out,
+                            struct err *err) MUST_CHECK;
+/* Of bytes of cache for both the head's part: both can hold the same tokens then. */
+int64_t draft_mtp_kv(const struct model *model, int64_t bytes);
 
 /* A drafter that reads the model's hidden states (model/projected.h; Chen et al., "DFlash", 2026) and guesses a block in one go, sampled as a
  * draft model's guesses are. Classes: by its confidence in each guess, without a head for that by the probability of its choice.

@@ -4,11 +4,9 @@
  * guesses, by runner_truncate where that is possible, else at the snapshot that stands before the guesses, else by reading anew. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/draft.h"
+#include "engine/draft_guess.h"
 #include "engine/runner.h"
-#include "engine/sample.h"
 #include "engine/speculate.h"
-#include "tensor/fmath.h"
 
 #include <string.h>
 
@@ -24,9 +22,7 @@ struct model_row {
     int32_t *fed; /* [ids_max + DRAFT_MAX] */
     int32_t n_fed;
     uint8_t salt[ENGINE_SALT_BYTES];
-    struct sample_params sample;
-    struct logit_bias *bias; /* what sample.bias points to */
-    double reach;            /* chance that all guesses of the round so far come true */
+    struct guess guess;
 };
 
 struct draft_model {
@@ -36,8 +32,9 @@ struct draft_model {
     struct model_row *rows;    /* [max_rows] */
     struct runner_item *items; /* [max_rows] */
     struct draft_ask **asked;  /* [max_rows] the ask of each item */
-    int32_t *end_ids;
-    int32_t n_end, max_rows, n_vocab;
+    struct guess_rules rules;
+    int32_t *end_ids; /* what rules.end_ids points to */
+    int32_t max_rows;
     struct step_cost cost; /* of a guess for so many rows */
     double read_us;        /* of an id of a long text; 0 = not known */
 };
@@ -47,38 +44,13 @@ static struct draft_model *draft_model_of(struct drafter *d)
     return (struct draft_model *)(void *)d;
 }
 
-int32_t draft_model_sure(float logprob)
-{
-    /* log of 0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99 */
-    static const float bounds[] = { -1.204f,   -0.6931f,  -0.4308f, -0.2231f,
-                                    -0.10536f, -0.04082f, -0.01005f };
-    int32_t sure = DRAFT_MODEL_SURE;
-    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
-        sure += logprob > bounds[i];
-    return sure;
-}
-
 /* --- rows --- */
 
 static void model_row_release(struct model_row *r)
 {
     mem_free(MEM_CAT_REQUEST, r->fed);
-    mem_free(MEM_CAT_REQUEST, r->bias);
+    guess_release(&r->guess);
     *r = (struct model_row){ 0 };
-}
-
-/* The row's parameters, with the biases of ids that this model knows. */
-static void model_row_sample(struct draft_model *dm, struct model_row *r,
-                             const struct sample_params *p)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < p->n_bias; i++)
-        if (p->bias[i].id < dm->sampler.n_vocab)
-            r->bias[n++] = p->bias[i];
-    r->sample = *p;
-    r->sample.bias = r->bias;
-    r->sample.n_bias = n;
-    r->sample.n_logprobs = 0; /* that of the choice: how sure it is */
 }
 
 static enum err_code draft_model_open(struct drafter *d, row_id row,
@@ -90,9 +62,8 @@ static enum err_code draft_model_open(struct drafter *d, row_id row,
     BUG_ON(r->is_open);
     *r = (struct model_row){ 0 };
     r->fed = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*r->fed));
-    r->bias = mem_try_array(MEM_CAT_REQUEST, (size_t)req->sample.n_bias, sizeof(*r->bias));
-    enum err_code code = ERR_OK;
-    if (!r->fed || !r->bias)
+    enum err_code code = guess_init(&r->guess, &req->sample, dm->sampler.n_vocab, err);
+    if (!code && !r->fed)
         code = err_set(err, ERR_NOMEM, "draft model: no memory for %d ids", ids_max);
     if (!code)
         code = runner_open(dm->runner, &r->seq, err);
@@ -102,7 +73,6 @@ static enum err_code draft_model_open(struct drafter *d, row_id row,
     }
     r->is_open = true;
     memcpy(r->salt, req->cache_salt, sizeof(r->salt));
-    model_row_sample(dm, r, &req->sample);
     for (int32_t i = 0; i < req->n_prompt; i++)
         r->is_lost = r->is_lost || req->prompt[i] >= dm->sampler.n_vocab;
     if (!r->is_lost && req->n_prompt > 1) {
@@ -151,36 +121,21 @@ static bool model_row_sync(struct draft_model *dm, struct model_row *r, const st
         r->is_lost = r->is_lost || a->ids[i] >= dm->sampler.n_vocab;
     r->is_lost = r->is_lost || a->n_ids + a->n_max > dm->runner->n_ctx;
     memcpy(r->fed + r->n_fed, a->ids + r->n_fed, (size_t)(a->n_ids - r->n_fed) * sizeof(*r->fed));
-    r->reach = 1;
+    r->guess.reach = 1;
     return !r->is_lost && runner_reserve(dm->runner, r->seq, a->n_ids + a->n_max, NULL) == ERR_OK;
 }
 
 /* --- guesses --- */
 
-static bool draft_model_is_end(const struct draft_model *dm, int32_t id)
-{
-    for (int32_t i = 0; i < dm->n_end; i++)
-        if (dm->end_ids[i] == id)
-            return true;
-    return false;
-}
-
 /* One guess from the logits behind the row's last id. False: none, or no further one. */
 static bool model_row_guess(struct draft_model *dm, struct model_row *r, float *logits,
                             struct draft_ask *a)
 {
-    struct sample_context ctx = { .history = r->fed, .n_history = r->n_fed };
-    struct engine_token token;
-    if (sample_token(&dm->sampler, logits, &r->sample, &ctx, &token, NULL) ||
-        token.id >= dm->n_vocab || draft_model_is_end(dm, token.id))
-        return false;
-    r->reach *= (double)fmath_exp(token.logprob);
-    if (a->n > 0 && r->reach < a->least)
-        return false;
-    a->sure[a->n] = (int8_t)draft_model_sure(token.logprob);
-    a->ids_out[a->n++] = token.id;
-    r->fed[r->n_fed] = token.id;
-    return a->n < a->n_max && r->reach >= a->least;
+    int32_t n = a->n;
+    bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, logits, r->fed, r->n_fed, a);
+    if (a->n > n)
+        r->fed[r->n_fed] = a->ids_out[n];
+    return goes_on;
 }
 
 static void draft_model_item(struct draft_model *dm, int32_t at, struct draft_ask *a, int32_t n,
@@ -306,12 +261,11 @@ enum err_code draft_model_new(const struct draft_model_options *o, struct drafte
     int64_t n_ctx = o->n_ctx < o->model->n_ctx_train ? o->n_ctx : 0;
     dm->base.ops = &draft_model_ops;
     dm->max_rows = o->max_rows;
-    dm->n_vocab = o->n_vocab;
     dm->rows = mem_alloc(MEM_CAT_BASE, (size_t)o->max_rows * sizeof(*dm->rows));
     dm->items = mem_alloc(MEM_CAT_BASE, (size_t)o->max_rows * sizeof(*dm->items));
     dm->asked = mem_alloc(MEM_CAT_BASE, (size_t)o->max_rows * sizeof(*dm->asked));
     dm->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)o->n_end * sizeof(*dm->end_ids));
-    dm->n_end = o->n_end;
+    dm->rules = (struct guess_rules){ o->n_vocab, dm->end_ids, o->n_end };
     for (int32_t i = 0; i < o->n_end; i++)
         dm->end_ids[i] = o->end_ids[i];
     int32_t max_rows = o->max_rows > READ_ROWS ? o->max_rows : READ_ROWS;

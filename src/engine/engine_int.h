@@ -58,6 +58,7 @@ struct engine_model {
     char fingerprint[20], identity[ENGINE_MODEL_IDENTITY];
     char *model_id;
     struct runner *runner;
+    int64_t other_kv; /* bytes of caches that were there before its own: a drafter's */
     struct sampler samplers[ENGINE_SAMPLERS_MAX]; /* one for each row that is sampled at a time */
     int n_samplers;
     bool has_warned; /* an end found no room */

@@ -458,6 +458,9 @@ static void engine_model_log_memory(const struct engine_model *em)
         engine_model_log_line("cache", bytes, text);
         slabs += bytes;
     }
+    if (em->other_kv > 0)
+        engine_model_log_line("cache", em->other_kv, "of the drafter");
+    slabs += em->other_kv;
     snprintf(text, sizeof(text), "page tables of %d sequences of %d tokens", r->max_seqs, r->n_ctx);
     engine_model_log_line("tables", mem_all(MEM_CAT_KV) - slabs, text);
     snprintf(text, sizeof(text), "%d tokens, %d with logits; kernels, sampling", r->max_rows,
@@ -533,6 +536,7 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
         ro.taps = *em->slow->ops->taps(em->slow);
         em->seen = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->seen));
     }
+    em->other_kv = mem_bytes(MEM_CAT_KV);
     enum err_code code = runner_new(&ro, &em->runner, err);
     if (!code && o->disk_dir) {
         struct runner_tier_options to = { .dir = o->disk_dir,

@@ -143,7 +143,7 @@ struct runner {
     struct model_taps taps;
     float *tapped; /* [max_rows][taps.n * D] backend memory; NULL = there are no taps */
     size_t tapped_bytes;
-    float *inputs; /* [max_rows][projected.taps.n * D] backend memory, of projected models */
+    float *inputs; /* [max_rows][.] backend memory, of projected models and of heads */
     size_t inputs_bytes;
     float *logits; /* [max_out][V] host memory */
     float *hidden; /* [max_out][D] host memory */
@@ -153,7 +153,7 @@ struct runner {
 /* A sequence's part of a step: append ids at its end. */
 struct runner_item {
     int32_t seq;
-    const int32_t *ids; /* [n]; NULL where there are inputs */
+    const int32_t *ids; /* [n]; NULL where there are inputs in their place */
     int32_t n;          /* >= 1 */
     int32_t n_out;      /* 0..n: logits are wanted of the last so many */
     float *
@@ -175,8 +175,11 @@ struct runner_item {
     const float *
         tapped; /* set by the step where it is wanted: [n][taps.n * D] backend memory, valid until the next step */
     /* Of projected models (model.h): [n] rows of another model's states, backend memory, in the place of ids; n_out is 0. All items of a
-     * step have some, or none has. */
+     * step have some, or none has. Of heads (nextn): the states in front of the ids, [n][D]; they are copied before anything else is
+     * computed, so that what an earlier step has `made` will do. */
     struct tensor inputs;
+    float *
+        made; /* set by the step: what hidden is in backend memory, [n_out][D], valid until the next one */
     int32_t
         shift; /* tokens of the text before and between those that the sequence has: positions begin behind them */
     bool has_failed; /* set by the step: a non-finite value met one of the rows ... */

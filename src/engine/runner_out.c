@@ -23,15 +23,17 @@ static int64_t runner_taps_cols(const struct runner *r)
     return r->taps.n * r->model->width;
 }
 
+/* Columns of what the model takes of another one; 0: it takes nothing. */
 static int64_t runner_inputs_cols(const struct runner *r)
 {
-    return r->model->projected.taps.n * r->model->width;
+    const struct model *m = r->model;
+    return (m->w_join ? 1 : m->projected.block > 0 ? m->projected.taps.n : 0) * m->width;
 }
 
 static enum err_code runner_inputs_alloc(struct runner *r, struct err *err)
 {
     const struct model *m = r->model;
-    if (m->projected.block == 0)
+    if (runner_inputs_cols(r) == 0)
         return ERR_OK;
     r->inputs_bytes = (size_t)r->max_rows * (size_t)runner_inputs_cols(r) * sizeof(*r->inputs);
     r->inputs = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, r->inputs_bytes);
@@ -70,6 +72,7 @@ void runner_taps_free(struct runner *r)
 void runner_add_taps(struct runner *r, struct model_step *st, struct runner_item *it, int row0)
 {
     it->tapped = NULL;
+    it->made = r->scratch.h + (st->n_out - it->n_out) * r->model->n_embd;
     if (!it->wants_taps)
         return;
     BUG_ON(!r->tapped);
@@ -81,11 +84,12 @@ void runner_add_inputs(struct runner *r, struct model_step *st, const struct run
                        int row0)
 {
     int64_t cols = runner_inputs_cols(r);
-    BUG_ON((it->inputs.rows > 0) != (it->ids == NULL) ||
-           (row0 > 0 && (st->inputs.rows > 0) != (it->inputs.rows > 0)));
-    if (it->inputs.rows == 0)
+    bool is_head = r->model->w_join;
+    BUG_ON(!is_head && ((it->inputs.rows > 0) != (it->ids == NULL) ||
+                        (row0 > 0 && (st->inputs.rows > 0) != (it->inputs.rows > 0))));
+    if (it->inputs.rows == 0 && !is_head)
         return;
-    BUG_ON(!r->inputs || it->inputs.rows != it->n || it->n_out > 0);
+    BUG_ON(!r->inputs || it->inputs.rows != it->n || (it->n_out > 0 && !is_head));
     ops_copy(r->model->be, tensor_of(r->inputs + row0 * cols, it->n, cols), it->inputs);
     st->inputs = tensor_of(r->inputs, row0 + it->n, cols);
 }

@@ -180,7 +180,10 @@ void model_state_replay(const struct model *m, struct model_step *st, const stru
 
 void block_step_hybrid(const struct model *m, struct model_step *st)
 {
-    block_embed(m, st);
+    if (m->w_join)
+        block_join(m, st);
+    else
+        block_embed(m, st);
     for (int i = st->first; i < st->end; i++) {
         const struct model_layer *l = &m->layers[i];
         block_norm(m, st, l->attn_norm);

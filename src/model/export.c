@@ -1,6 +1,8 @@
 /* export.c - tensors' names and rows, in both directions. */
 #include "model/export.h"
+#include "base/log.h"
 #include "model/export_int.h"
+#include "model/hf_nextn.h"
 #include "model/model_int.h"
 
 #include <math.h>
@@ -62,6 +64,12 @@ double export_float(const struct export *x, const char *name, double fallback)
 bool export_is_mlx(const struct export *x)
 {
     return x->flags & EXPORT_FLAG_MLX;
+}
+
+int64_t export_trunk(const struct export *x)
+{
+    int64_t n = export_int(x, "block_count", 0), head = export_int(x, "nextn_predict_layers", 0);
+    return head > 0 && head < n ? n - head : n;
 }
 
 enum err_code export_add(struct export *x, const struct weights_tensor *src, const char *name,
@@ -299,17 +307,37 @@ static enum err_code export_hf_tensor(struct export *x, const struct weights_ten
     return code ? code : export_order(x, t->name, r, err);
 }
 
+/* A head for multi-token prediction stays behind on the way to mlx-lm, which has none and takes its tensors for a sign that norms are
+ * stored without their 1. */
+static bool export_leaves(const struct export *x, const char *name)
+{
+    return export_is_mlx(x) && export_trunk(x) < export_int(x, "block_count", 0) &&
+           hf_nextn_is_of(name, export_trunk(x));
+}
+
 enum err_code export_hf(struct export *x, const struct weights *w, unsigned flags, struct err *err)
 {
-    char name[HF_NAME_MAX];
+    char name[HF_NAME_MAX], bare[HF_NAME_MAX];
+    int n_left = 0;
     enum err_code code = export_init(x, w, err);
     x->flags = flags;
     if (!code)
         code = export_config(x, err);
-    for (int32_t i = 0; i < weights_n_tensors(w) && !code; i++)
-        code = export_hf_tensor(x, weights_tensor_at(w, i), err);
+    for (int32_t i = 0; i < weights_n_tensors(w) && !code; i++) {
+        const struct weights_tensor *t = weights_tensor_at(w, i);
+        bool is_left = export_leaves(x, t->name);
+        n_left += is_left;
+        code = is_left ? ERR_OK : export_hf_tensor(x, t, err);
+    }
+    if (n_left > 0)
+        log_warn("convert",
+                 "%d tensors of the head for multi-token prediction are left out: "
+                 "mlx-lm has no such head",
+                 n_left);
     for (int32_t i = 0; i < x->n_tensors && !code; i++) {
-        const char *full = export_prefix(x, x->tensors[i].name, name);
+        snprintf(bare, sizeof(bare), "%s", x->tensors[i].name);
+        hf_nextn_undo(export_trunk(x), bare);
+        const char *full = export_prefix(x, bare, name);
         x->tensors[i].name = arena_strndup(&x->arena, full, strlen(full));
         if (!x->tensors[i].name)
             code = err_set(err, ERR_NOMEM, "tensor %s: no memory", full);
@@ -371,9 +399,15 @@ enum err_code export_check(const struct weights *gguf, const struct weights *dir
     if (code)
         return code;
     size_t n = strlen(arch);
+    struct export x = { .w = gguf, .arch = arch }, y = { .w = dir, .arch = arch };
+    int64_t n_trunk = export_trunk(&x);
+    bool has_head = n_trunk < export_int(&x, "block_count", 0);
+    bool is_left = has_head && export_trunk(&y) == export_int(&y, "block_count", 0);
     for (int32_t i = 0; i < weights_n_meta(dir); i++) {
         const struct meta_value *v = weights_meta_at(dir, i, &key);
         const struct meta_value *was = weights_meta(gguf, key);
+        if (is_left && strncmp(key, arch, n) == 0 && strcmp(key + n, ".block_count") == 0)
+            continue;
         if (strncmp(key, arch, n) == 0 && key[n] == '.' && was && !export_alike(v, was))
             return err_set(err, ERR_INVALID,
                            "key %s: the directory says %g, the source %g: it cannot be converted",
@@ -383,6 +417,8 @@ enum err_code export_check(const struct weights *gguf, const struct weights *dir
     for (int32_t i = 0; i < weights_n_tensors(gguf); i++) {
         const struct weights_tensor *t = weights_tensor_at(gguf, i);
         const struct weights_tensor *d = weights_find(dir, t->name);
+        if (is_left && hf_nextn_is_of(t->name, n_trunk))
+            continue;
         if (!d && !export_is_expert(t->name))
             return err_set(err, ERR_INVALID, "tensor %s: the directory lost it", t->name);
         if (d && memcmp(d->shape, t->shape, sizeof(t->shape)) != 0)

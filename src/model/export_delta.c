@@ -1,5 +1,6 @@
 /* export_delta.c - hybrids of attention and gated delta nets to directories: hf_delta.c the other way. */
 #include "model/export_int.h"
+#include "model/hf_nextn.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -169,6 +170,7 @@ static enum err_code delta_norm(struct export *x, const struct weights_tensor *t
         HF_LAYER("post_attention_layernorm.weight", "post_attention_norm.weight"),
         HF_LAYER("self_attn.q_norm.weight", "attn_q_norm.weight"),
         HF_LAYER("self_attn.k_norm.weight", "attn_k_norm.weight"),
+        HF_NEXTN_NORMS,
         { 0 },
     };
     char name[HF_NAME_MAX];

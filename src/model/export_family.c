@@ -216,6 +216,7 @@ static enum err_code hybrid_layers(struct export *x, struct err *err)
     static const struct meta_str state = { "linear_attention", 16 },
                                  full = { "full_attention", 14 };
     int64_t n = export_layers(x), interval = export_int(x, "full_attention_interval", 4);
+    n = export_trunk(x) < n ? export_trunk(x) : n;
     struct meta_str *types = arena_alloc(&x->arena, (size_t)(n + 1) * sizeof(*types));
     if (!types || interval < 1)
         return err_set(err, types ? ERR_INVALID : ERR_NOMEM, "%s.full_attention_interval: %lld",
@@ -262,6 +263,11 @@ enum err_code export_hybrid(struct export *x, struct err *err)
         { "linear_conv_kernel_dim", export_int(x, "ssm.conv_kernel", 4) },
     };
     enum err_code code = export_set_pairs(x, pairs, ARRAY_LEN(pairs), err);
+    int64_t n_head = export_int(x, "block_count", 0) - export_trunk(x);
+    if (!code && n_head > 0) /* its layers are not counted */
+        code = export_set_int(x, "num_hidden_layers", export_trunk(x), err);
+    if (!code && n_head > 0 && !export_is_mlx(x))
+        code = export_set_int(x, "mtp_num_hidden_layers", n_head, err);
     if (!code)
         code = hybrid_layers(x, err);
     if (!code && export_int(x, "expert_count", 0) > 0) {

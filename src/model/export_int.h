@@ -12,6 +12,8 @@ int64_t export_int(const struct export *x, const char *name, int64_t fallback);
 double export_float(const struct export *x, const char *name, double fallback);
 
 bool export_is_mlx(const struct export *x);
+/* Layers of the model, without those of a head for multi-token prediction, which are numbered behind them. */
+int64_t export_trunk(const struct export *x);
 
 /* --- tensors --- */
 

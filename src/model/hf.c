@@ -1,6 +1,7 @@
 /* hf.c - a Hugging Face directory's config and tensors under GGUF's keys and names. */
 #include "model/hf.h"
 #include "base/log.h"
+#include "model/hf_nextn.h"
 #include "model/model_int.h"
 
 #include <stdio.h>
@@ -320,6 +321,7 @@ static enum err_code hf_translate(struct hf *h, const struct weights_tensor *t, 
     char name[HF_NAME_MAX];
     bool is_done = false;
     hf_plain_name(t->name, name);
+    hf_nextn_name(h, name);
     if (is_tied && strcmp(name, "lm_head.weight") == 0)
         return ERR_OK; /* a copy of the embedding, or stale: the model never reads it */
     enum err_code code = h->map->take ? h->map->take(h, t, name, &is_done, err) : ERR_OK;

@@ -41,6 +41,8 @@ struct hf {
     /* private to hf.c: the tensors so far */
     struct weights_tensor *tensors;
     int32_t n, cap;
+    int64_t n_nextn,
+        nextn_first;    /* layers of a head for multi-token prediction, numbered so (hf_nextn.h) */
     bool is_generator;  /* the architecture has a vocabulary head */
     bool is_classifier; /* ... one for labels */
 };

@@ -4,6 +4,7 @@
  * has key head h % Gs), so rows and columns of value heads move. Qwen3-Next has q, k, v and z of each key head in one run.
  * mlx-lm keeps the convolution's taps in the middle dimension, and its norms hold the weight + 1 already. */
 #include "model/hf_delta.h"
+#include "model/hf_nextn.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +78,10 @@ enum err_code hf_delta_more(struct hf *h, struct err *err)
     }
     if (!code && strcmp(h->map->arch, "qwen3next") != 0)
         code = delta_sections(h, err);
+    if (!code)
+        code = hf_nextn_more(h, err);
+    for (int64_t i = 0; i < h->n_nextn && n < DELTA_LAYERS_MAX; i++)
+        is_state[n++] = false;
     return code ? code : hf_set_ints(h, "attention.recurrent_layers", is_state, (uint64_t)n, err);
 }
 
@@ -228,6 +233,7 @@ static enum err_code delta_norm(struct hf *h, const struct delta_sizes *s,
           0 },
         { "model.layers.%d.self_attn.q_norm.weight", "blk.%d.attn_q_norm.weight", 0 },
         { "model.layers.%d.self_attn.k_norm.weight", "blk.%d.attn_k_norm.weight", 0 },
+        HF_NEXTN_NORMS,
         { 0 },
     };
     int64_t at[2];
@@ -283,5 +289,6 @@ enum err_code hf_delta_take_tiled(struct hf *h, const struct weights_tensor *t, 
 const struct hf_name hf_delta_names[] = {
     { "model.layers.%d.linear_attn.norm.weight", "blk.%d.ssm_norm.weight", HF_TRANSFORM_NONE },
     { "model.layers.%d.linear_attn.in_proj_ba.weight", "blk.%d.ssm_ba.weight", HF_TRANSFORM_NONE },
+    HF_NEXTN_ROWS,
     { 0 },
 };

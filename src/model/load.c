@@ -583,6 +583,18 @@ static enum err_code model_load_head(struct model *m, struct model_loading *ld, 
     return code ? code : model_pack(m, ld, &t, &m->head, err);
 }
 
+enum err_code model_load_beside(struct model *head, struct model_loading *ld,
+                                const struct tensor_rule *rule, const char *name,
+                                struct model_layer *layer, struct err *err)
+{
+    ld->be = head->be;
+    ld->layer = layer;
+    ld->layer_i = MODEL_SIZE_OUTPUT;
+    enum err_code code = model_load_tensor(head, ld, rule, name, layer ? (void *)layer : head, err);
+    ld->layer = NULL;
+    return code;
+}
+
 /* Of a layer behind those that are computed: "blk.48.nextn.eh_proj.weight". */
 static bool model_is_ignored(const struct model *m, const char *name)
 {
@@ -604,11 +616,13 @@ enum err_code model_load_tensors(struct model *m, const struct model_load_option
         code = model_load_rule(m, &ld, r, err);
     if (!code)
         code = model_load_head(m, &ld, err);
+    if (!code && o->nextn_err)
+        model_load_nextn(m, &ld, o);
     for (int32_t i = 0; i < ld.n_all && !code; i++) {
         const struct weights_tensor *t = weights_tensor_at(o->weights, i);
         m->n_params += t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
         if (model_is_ignored(m, t->name))
-            n_ignored++;
+            n_ignored += !m->nextn || !ld.is_used[i];
         else if (!ld.is_used[i])
             code =
                 err_set(err, ERR_INVALID,
@@ -630,7 +644,7 @@ static void model_free_weight(struct backend *be, struct weight **w)
     *w = NULL;
 }
 
-static void model_free_field(struct model *m, const struct tensor_rule *rule, int64_t layer_i)
+void model_free_field(struct model *m, const struct tensor_rule *rule, int64_t layer_i)
 {
     void *base = layer_i < 0 ? (void *)m : &m->layers[layer_i];
     void *field = (char *)base + rule->offset;
@@ -647,8 +661,22 @@ static void model_free_field(struct model *m, const struct tensor_rule *rule, in
     *experts = NULL;
 }
 
+void model_free_blocks(struct model *m)
+{
+    while (m->blocks) {
+        struct model_block *b = m->blocks;
+        m->blocks = b->next;
+        if (b->be)
+            b->be->ops->free(b->be, MEM_CAT_WEIGHTS, b->data, b->bytes);
+        else
+            mem_free(MEM_CAT_WEIGHTS, b->data);
+        mem_free(MEM_CAT_WEIGHTS, b);
+    }
+}
+
 void model_free_tensors(struct model *m)
 {
+    model_free_nextn(m);
     if (m->is_head_tied && m->head != m->embed)
         model_free_weight(m->be, &m->head);
     if (m->is_head_tied || m->projected.borrows_head)
@@ -663,13 +691,5 @@ void model_free_tensors(struct model *m)
         for (int64_t i = 0; r->flags & TENSOR_FLAG_LAYER && m->layers && i < m->n_layers; i++)
             model_free_field(m, r, i);
     }
-    while (m->blocks) {
-        struct model_block *b = m->blocks;
-        m->blocks = b->next;
-        if (b->be)
-            b->be->ops->free(b->be, MEM_CAT_WEIGHTS, b->data, b->bytes);
-        else
-            mem_free(MEM_CAT_WEIGHTS, b->data);
-        mem_free(MEM_CAT_WEIGHTS, b);
-    }
+    model_free_blocks(m);
 }

@@ -370,6 +370,8 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
         m->n_embd = m->width;
     for (int64_t i = 0; i < m->n_layers; i++)
         m->has_group[m->layers[i].group] = true;
+    if (m->nextn)
+        model_nextn_borrow(m);
     *out = m;
     return ERR_OK;
 }
@@ -395,7 +397,7 @@ static int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-#define SCRATCH_PARTS 29
+#define SCRATCH_PARTS 30
 
 struct scratch_part {
     float **out;
@@ -428,6 +430,7 @@ static void scratch_parts(struct model_scratch *s, const struct model *m, int ma
         { &s->x_out, max_out, m->n_streams * m->width },
         { &s->att_out, max_out, att },
         { &s->mix, max_rows, mix },
+        { &s->join, max_rows, m->w_join ? 2 * m->width : 0 },
         { &s->conv, max_rows, r->conv_cols },
         { &s->z, max_rows, values },
         { &s->decay, max_rows, m->state.n_heads },

@@ -163,7 +163,7 @@ struct model {
     const char *arch;
     int64_t n_layers, width, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
     int64_t n_experts, n_experts_used, n_ff_expert; /* 0 = none */
-    int64_t n_layers_ignored; /* of the file, behind the n_layers: drafting heads */
+    int64_t n_layers_ignored; /* of the file, behind the n_layers: of the head that nextn is */
     int64_t n_ctx_train;
     struct index_pick pick; /* of layers with w_index_q; n_heads 0: there are none */
     int64_t index_dim, index_ratio;
@@ -217,10 +217,16 @@ struct model {
     struct weight *inp_proj;            /* [L*P][D] */
     const float *inp_proj_norm;         /* [P] */
     const float *out_norm, *out_norm_b; /* [D] */
-    int64_t n_params;                   /* elements of all tensors */
-    size_t weight_bytes;                /* as packed */
-    struct model_block *blocks;         /* private to load.c: what to free */
-    float *inv_freq[MODEL_ROPES_MAX];   /* private to model.c */
+    /* A head that guesses the token behind the next one (multi-token prediction; DeepSeek-V3, 2024): a model of one layer, which reads this
+     * model's state behind the final norm (struct model_taps) beside the id that follows it. NULL: none was asked for, or there is
+     * none. It borrows from this model what it has in common with it. */
+    struct model *nextn;
+    struct weight *w_join;                          /* of such a head: [D][2*D] */
+    const float *join_embed_norm, *join_state_norm; /* of such a head: [D] */
+    int64_t n_params;                               /* elements of all tensors */
+    size_t weight_bytes;                            /* as packed */
+    struct model_block *blocks;                     /* private to load.c: what to free */
+    float *inv_freq[MODEL_ROPES_MAX];               /* private to model.c */
 };
 
 /* Activations of a step, sized once. */
@@ -232,7 +238,8 @@ struct model_scratch {
     float *block; /* one allocation of `bytes` */
     /* [max_rows][D D H*K G*K G*K H*K F F]; after a step with output h holds what logits were made of [O][D], or embeddings [O][n_embd] */
     float *x, *h, *q, *k, *v, *att, *gate, *up; /* gate, up: the wider of F and X */
-    float *mix; /* [max_rows][.] q and its gate; the convolution's input */
+    float *mix;  /* [max_rows][.] q and its gate; the convolution's input */
+    float *join; /* [max_rows][2*D] of heads that guess */
     float *conv, *z, *decay, *beta,
         *joint;           /* [max_rows][C] [Hs*Vs] [Hs] [Hs] [.] of recurrent layers */
     float *inp, *inp_mix; /* [max_rows][L*P] per-layer inputs */
@@ -289,7 +296,7 @@ struct model_step {
     const struct model_taps *taps;
     struct tensor tapped;
     /* Of projected models: [T][taps.n * D] the other model's states of as many tokens, whose keys and values are all that comes of the
-     * step then; rows 0: the ids are a block. */
+     * step then; rows 0: the ids are a block. Of heads (nextn): [T][D] the states in front of the ids. */
     struct tensor inputs;
     struct model_scratch *scratch;
     /* private to the blocks from here: */
@@ -323,6 +330,8 @@ struct model_load_options {
         be; /* NULL: keys, names, shapes and types are checked, no data is read; only for model_free */
     void (*on_tensor)(void *ctx, int32_t done, int32_t all);
     void *ctx;
+    struct err
+        *nextn_err; /* set: a head that guesses is loaded, too, or this says why there is none */
     struct backend *host; /* as in struct model: all three */
     int64_t n_host_layers, n_host_experts;
     /* Told of every matrix and vector (rows of one) of a backend's memory; layer_i: its layer, or one of these. */

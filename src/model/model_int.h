@@ -110,6 +110,24 @@ enum err_code model_load_tensors(struct model *m, const struct model_load_option
                                  struct err *err);
 void model_free_tensors(struct model *m); /* what was loaded so far; the fields are NULL then */
 
+/* --- a head that guesses (nextn.c) --- */
+
+struct model_loading; /* private to load.c */
+/* Load the head of o->weights into m->nextn. What is wrong with it is said in o->nextn_err, and the model does without. */
+void model_load_nextn(struct model *m, struct model_loading *ld,
+                      const struct model_load_options *o);
+void model_free_nextn(struct model *m); /* NULL then; fine without one */
+/* The model is loaded: the head gets what it has of it. */
+void model_nextn_borrow(struct model *m);
+
+/* What the head needs of load.c: one tensor, of its layer or (NULL) of itself; the tensors of a rule freed, layer_i -1: of no layer; all
+ * vectors freed. */
+enum err_code model_load_beside(struct model *head, struct model_loading *ld,
+                                const struct tensor_rule *rule, const char *name,
+                                struct model_layer *layer, struct err *err);
+void model_free_field(struct model *m, const struct tensor_rule *rule, int64_t layer_i);
+void model_free_blocks(struct model *m);
+
 /* --- parsing --- */
 
 /* Sizes, eps, context; allocates the layers with full attention at scale 1/sqrt(K). Keys are "<arch>.<name>". */
@@ -170,6 +188,8 @@ void block_step_both_norms(const struct model *m, struct model_step *st);
 /* --- blocks: each works on st->x (residual stream) and st->h (branch) --- */
 
 void block_embed(const struct model *m, struct model_step *st); /* x = embedding * embed_scale */
+/* x = w_join [norm(embedding) norm(inputs)] */
+void block_join(const struct model *m, struct model_step *st);
 void block_norm(const struct model *m, struct model_step *st, const float *w); /* h = norm(x) */
 void block_layer_norm(const struct model *m, struct model_step *st, const float *w,
                       const float *b); /* h = x without its mean, normed, + b */

@@ -95,7 +95,8 @@ enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct dra
                                 struct err *err)
 {
     *out = NULL;
-    if (drafts == DRAFTS_NONE || drafts == DRAFTS_MODEL || exact_projected(drafts))
+    if (drafts == DRAFTS_NONE || drafts == DRAFTS_MODEL || drafts == DRAFTS_HEAD ||
+        exact_projected(drafts))
         return ERR_OK;
     if (drafts == DRAFTS_LOOKUP || drafts == DRAFTS_LOOKUP_AUTO)
         return draft_lookup_new(max_rows, out, err);

@@ -26,6 +26,7 @@ enum drafts {
     DRAFTS_DFLASH, /* drafters that read its states (exact_projected) */
     DRAFTS_DFLASH_WINDOW,
     DRAFTS_DSPARK,
+    DRAFTS_HEAD, /* the model's head for multi-token prediction */
 };
 
 /* What a second backend has: ref, or beside a GPU the CPU's. */
@@ -89,7 +90,7 @@ struct exact_request {
 void exact_truth_set(int i, const int32_t *prompt, const int32_t *ids, int32_t n);
 /* The directory of a drafter that reads states; NULL: it is no such drafter. */
 const char *exact_projected(enum drafts drafts);
-/* DRAFTS_NONE, DRAFTS_MODEL and those of exact_projected: *out is NULL. */
+/* DRAFTS_NONE, DRAFTS_MODEL, DRAFTS_HEAD and those of exact_projected: *out is NULL. */
 enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct drafter **out,
                                 struct err *err) MUST_CHECK;
 /* The ids of a record. Returns how many. */

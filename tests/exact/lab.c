@@ -43,6 +43,7 @@ static int64_t lab_half(const struct model *m)
 static enum err_code lab_load(struct lab *lab, const struct lab_config *config, struct err *err)
 {
     struct model_load_options o = { .weights = lab->weights };
+    struct err no_head = { 0 };
     bool is_gpu = strncmp(config->backend, "cuda", 4) == 0;
     struct model *look = NULL;
     enum err_code code = config->split ? model_load(&o, &look, err) : ERR_OK;
@@ -58,7 +59,12 @@ static enum err_code lab_load(struct lab *lab, const struct lab_config *config, 
                       : ref_backend_open(&lab->host, err);
     o.be = lab->be;
     o.host = lab->host;
-    return code ? code : model_load(&o, &lab->model, err);
+    o.nextn_err = config->drafts == DRAFTS_HEAD ? &no_head : NULL;
+    if (!code)
+        code = model_load(&o, &lab->model, err);
+    if (!code && config->drafts == DRAFTS_HEAD && !lab->model->nextn)
+        code = err_set(err, ERR_NOT_FOUND, "%s", no_head.text);
+    return code;
 }
 
 /* The spelling in the file stands in for a token's bytes: stop strings need some bytes, not the right ones. */
@@ -150,6 +156,18 @@ static enum err_code lab_open_projected(struct lab *lab, const struct lab_config
     return code ? code : draft_projected_new(&o, &lab->slow, err);
 }
 
+static enum err_code lab_open_head(struct lab *lab, const struct lab_config *config,
+                                   struct err *err)
+{
+    struct draft_mtp_options o = { .model = lab->model,
+                                   .end_ids = &lab->end_id,
+                                   .n_end = 1,
+                                   .n_ctx = 512,
+                                   .max_rows = EXACT_REQUESTS_MAX + 1,
+                                   .cache_type = config->cache_type };
+    return draft_mtp_new(&o, &lab->slow, err);
+}
+
 enum err_code lab_open(struct lab *lab, const char *path, const struct lab_config *config,
                        struct err *err)
 {
@@ -184,6 +202,8 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
             code = lab_open_draft_model(lab, err);
         if (exact_projected(config->drafts))
             code = lab_open_projected(lab, config, err);
+        if (config->drafts == DRAFTS_HEAD)
+            code = lab_open_head(lab, config, err);
         o.drafter = lab->drafter;
         o.slow_drafter = lab->slow;
         o.drafts_always = config->drafts != DRAFTS_NONE && config->drafts != DRAFTS_LOOKUP_AUTO;

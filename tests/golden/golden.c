@@ -12,6 +12,7 @@
 #include "families.h"
 #include "lab.h"
 #include "mlx.h"
+#include "mtp.h"
 #include "oracle.h"
 #include "projected.h"
 
@@ -175,6 +176,8 @@ int main(int argc, char **argv)
     first += has_families;
     log_set_level(LOG_LEVEL_WARN);
     families_run(argv + first, argc - first, &n_passed, &n_failed);
+    if (!has_families)
+        mtp_run(argv + first, argc - first, &n_passed, &n_failed);
     if (!has_families)
         mlx_run(argv + first, argc - first, &n_passed, &n_failed);
     if (!has_families)

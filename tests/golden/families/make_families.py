@@ -131,7 +131,7 @@ def store(folder, to):
         save_file(tensors, to / path.relative_to(folder), {"format": "pt"})
 
 
-def convert(folder, arch, out, is_quantised):
+def convert(folder, arch, out, is_quantised, no_mtp=True):
     import gguf
     from conversion import get_model_class
     logging.disable(logging.WARNING)
@@ -140,7 +140,7 @@ def convert(folder, arch, out, is_quantised):
     def name_of(self, name, *args, **kwargs):  # the head of Qwen3ForSequenceClassification, which the converter does not know
         return "cls.output.weight" if name == "score.weight" else cls.map_tensor_name(self, name, *args, **kwargs)
 
-    ours = {"set_vocab": write_vocab, "model_arch": cls.model_arch, "no_mtp": True, "map_tensor_name": name_of,
+    ours = {"set_vocab": write_vocab, "model_arch": cls.model_arch, "no_mtp": no_mtp, "map_tensor_name": name_of,
             "_is_qwen3_reranker": lambda self: False}  # the vocabulary here has no yes
     with_vocab = type(cls.__name__, (cls,), ours)
     with torch.inference_mode():

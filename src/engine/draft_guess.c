@@ -1,0 +1,60 @@
+#include "engine/draft_guess.h"
+#include "tensor/fmath.h"
+
+enum err_code guess_init(struct guess *g, const struct sample_params *p, int32_t n_vocab,
+                         struct err *err)
+{
+    int32_t n = 0;
+    *g = (struct guess){ .sample = *p, .reach = 1 };
+    g->bias = mem_try_array(MEM_CAT_REQUEST, (size_t)p->n_bias, sizeof(*g->bias));
+    if (!g->bias)
+        return err_set(err, ERR_NOMEM, "drafter: no memory for %d biases", p->n_bias);
+    for (int32_t i = 0; i < p->n_bias; i++)
+        if (p->bias[i].id < n_vocab)
+            g->bias[n++] = p->bias[i];
+    g->sample.bias = g->bias;
+    g->sample.n_bias = n;
+    g->sample.n_logprobs = 0; /* that of the choice: how sure it is */
+    return ERR_OK;
+}
+
+void guess_release(struct guess *g)
+{
+    mem_free(MEM_CAT_REQUEST, g->bias);
+    *g = (struct guess){ 0 };
+}
+
+int32_t draft_model_sure(float logprob)
+{
+    /* log of 0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99 */
+    static const float bounds[] = { -1.204f,   -0.6931f,  -0.4308f, -0.2231f,
+                                    -0.10536f, -0.04082f, -0.01005f };
+    int32_t sure = DRAFT_MODEL_SURE;
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
+        sure += logprob > bounds[i];
+    return sure;
+}
+
+static bool guess_is_end(const struct guess_rules *rules, int32_t id)
+{
+    for (int32_t i = 0; i < rules->n_end; i++)
+        if (rules->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+bool guess_take(struct guess *g, struct sampler *s, const struct guess_rules *rules, float *logits,
+                const int32_t *ids, int32_t n, struct draft_ask *a)
+{
+    struct sample_context ctx = { .history = ids, .n_history = n };
+    struct engine_token token;
+    if (sample_token(s, logits, &g->sample, &ctx, &token, NULL) || token.id >= rules->n_vocab ||
+        guess_is_end(rules, token.id))
+        return false;
+    g->reach *= (double)fmath_exp(token.logprob);
+    if (a->n > 0 && g->reach < a->least)
+        return false;
+    a->sure[a->n] = (int8_t)draft_model_sure(token.logprob);
+    a->ids_out[a->n++] = token.id;
+    return a->n < a->n_max && g->reach >= a->least;
+}

@@ -1,0 +1,33 @@
+/* draft_guess.h - what drafters that compute logits of their own share: the row's parameters, sampled with the row's own draws, and
+ * when to stop. */
+#ifndef PLUMB_ENGINE_DRAFT_GUESS_H
+#define PLUMB_ENGINE_DRAFT_GUESS_H
+
+#include "engine/draft.h"
+#include "engine/sample.h"
+
+/* What guesses of a drafter may be. */
+struct guess_rules {
+    int32_t n_vocab;        /* ids from there on are never guessed */
+    const int32_t *end_ids; /* [n_end] nothing is guessed behind them */
+    int32_t n_end;
+};
+
+/* One row. */
+struct guess {
+    struct sample_params sample;
+    struct logit_bias *bias; /* what sample.bias points to */
+    double reach; /* chance that all guesses of the round so far come true; 1 before the first */
+};
+
+/* The request's parameters, with the biases of ids that a drafter of n_vocab tokens knows. Errors: ERR_NOMEM. */
+enum err_code guess_init(struct guess *g, const struct sample_params *p, int32_t n_vocab,
+                         struct err *err) MUST_CHECK;
+void guess_release(struct guess *g);
+
+/* One more guess for the ask, from the logits behind ids [n]. Returns whether another one is wanted; the ask has one more where that is so, or
+ * the last one that it wanted. */
+bool guess_take(struct guess *g, struct sampler *s, const struct guess_rules *rules, float *logits,
+                const int32_t *ids, int32_t n, struct draft_ask *a);
+
+#endif
