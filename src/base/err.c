@@ -72,6 +72,7 @@ const char *err_name(enum err_code code)
         [ERR_CANCELLED] = "cancelled",
         [ERR_TIMEOUT] = "timeout",
         [ERR_STATE] = "state",
+        [ERR_LOST] = "lost",
     };
     return (size_t)code < ARRAY_LEN(names) && names[code] ? names[code] : "unknown";
 }

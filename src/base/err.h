@@ -22,6 +22,7 @@ enum err_code {
     ERR_CANCELLED,   /* the caller asked to stop */
     ERR_TIMEOUT,
     ERR_STATE, /* right call at the wrong time (closed, draining, loading) */
+    ERR_LOST,  /* a device is gone, with all that its memory held */
 };
 
 #define ERR_TEXT_MAX 512

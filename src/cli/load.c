@@ -316,6 +316,29 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
     return code;
 }
 
+/* The GPU is lost: the engine has given up what it had there, and so do the models here; then all of it once more. */
+static enum err_code load_restore(void *ctx, struct err *err)
+{
+    struct load *l = ctx;
+    struct model_load_options mo = { .weights = l->weights,
+                                     .be = l->be,
+                                     .host = l->model->host,
+                                     .nextn_err = l->model->nextn ? &l->no_head : NULL };
+    if (!l->be->ops->reset)
+        return err_set(err, ERR_UNSUPPORTED, "the %s backend has no way back", l->be->ops->name);
+    model_unload(l->model);
+    if (l->draft.model)
+        model_unload(l->draft.model);
+    enum err_code code = l->be->ops->reset(l->be, err);
+    if (!code)
+        code = model_reload(l->model, &mo, err);
+    if (!code && l->draft.model) {
+        mo = (struct model_load_options){ .weights = l->draft.weights, .be = l->be };
+        code = model_reload(l->draft.model, &mo, err);
+    }
+    return code;
+}
+
 /* The draft model, which takes its part of the memory that the engine was to have. */
 static enum err_code load_draft(struct load *l, const char *path, struct engine_model_options *o,
                                 struct err *err)
@@ -372,7 +395,9 @@ enum err_code load_engine(struct load *l, int32_t max_rows, const struct load_en
                                       .keep_bytes = keep->bytes,
                                       .disk_dir = keep->dir,
                                       .disk_bytes = keep->disk_bytes,
-                                      .cache_type = l->cache_type };
+                                      .cache_type = l->cache_type,
+                                      .restore = load_restore,
+                                      .restore_ctx = l };
     if (o.kv_bytes == 0)
         o.kv_bytes = l->host ? load_kv_of_gpu(l) : load_kv_default();
     if (keep->dir) {

@@ -68,6 +68,10 @@ struct drafter_ops {
      * at once, on the same backend, or keeps in memory of its own. */
     const struct model_taps *(*taps)(const struct drafter *d);
     void (*see)(struct drafter *d, const struct draft_seen *seen, int32_t n);
+    /* Of a drafter with backend memory of its own: its device is lost, all of that memory is freed and it has read nothing; and, once its
+     * model is loaded again, ready to go on (errors: those of its new). NULL: the engine cannot go on then. */
+    void (*lose)(struct drafter *d);
+    enum err_code (*mend)(struct drafter *d, struct err *err);
 };
 
 struct drafter {

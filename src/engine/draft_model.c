@@ -246,11 +246,26 @@ static void draft_model_free(struct drafter *d)
     mem_free(MEM_CAT_BASE, dm);
 }
 
+static void draft_model_lose(struct drafter *d)
+{
+    struct draft_model *dm = draft_model_of(d);
+    for (int32_t i = 0; i < dm->max_rows; i++)
+        dm->rows[i].n_fed = 0;
+    runner_lose(dm->runner);
+}
+
+static enum err_code draft_model_mend(struct drafter *d, struct err *err)
+{
+    return runner_restore(draft_model_of(d)->runner, err);
+}
+
 static const struct drafter_ops draft_model_ops = { .name = "draft model",
                                                     .open = draft_model_open,
                                                     .draft = draft_model_draft,
                                                     .close = draft_model_close,
                                                     .free = draft_model_free,
+                                                    .lose = draft_model_lose,
+                                                    .mend = draft_model_mend,
                                                     .guess_us = draft_model_guess_us,
                                                     .due_us = draft_model_due_us };
 

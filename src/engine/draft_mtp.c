@@ -44,7 +44,8 @@ struct draft_mtp {
     int32_t *end_ids;          /* what rules.end_ids points to */
     int32_t max_rows;
     struct model_taps taps;
-    float *pending; /* [max_rows][PENDING][D] backend memory */
+    const struct model *model; /* whose head it is */
+    float *pending;            /* [max_rows][PENDING][D] backend memory */
     size_t pending_bytes;
     struct step_cost cost; /* of a guess for so many rows */
 };
@@ -343,11 +344,47 @@ static void draft_mtp_free(struct drafter *d)
     mem_free(MEM_CAT_BASE, dm);
 }
 
+static enum err_code draft_mtp_alloc(struct draft_mtp *dm, struct err *err)
+{
+    struct backend *be = dm->runner->model->be;
+    dm->pending_bytes =
+        (size_t)dm->max_rows * PENDING * (size_t)dm->runner->model->width * sizeof(*dm->pending);
+    dm->pending = be->ops->alloc(be, MEM_CAT_SCRATCH, dm->pending_bytes);
+    return dm->pending ? ERR_OK
+                       : err_set(err, ERR_NOMEM, "head that guesses: no memory for %zu MiB",
+                                 dm->pending_bytes >> 20);
+}
+
+static void draft_mtp_lose(struct drafter *d)
+{
+    struct draft_mtp *dm = draft_mtp_of(d);
+    struct backend *be = dm->runner->model->be;
+    for (int32_t i = 0; i < dm->max_rows; i++) {
+        dm->rows[i].first = -1;
+        dm->rows[i].n_read = dm->rows[i].n_pending = 0;
+    }
+    be->ops->free(be, MEM_CAT_SCRATCH, dm->pending, dm->pending_bytes);
+    dm->pending = NULL;
+    runner_lose(dm->runner);
+}
+
+static enum err_code draft_mtp_mend(struct drafter *d, struct err *err)
+{
+    struct draft_mtp *dm = draft_mtp_of(d);
+    if (!dm->model->nextn)
+        return err_set(err, ERR_NOMEM, "the head that guesses could not be loaded again");
+    dm->runner->model = dm->model->nextn;
+    enum err_code code = runner_restore(dm->runner, err);
+    return code ? code : draft_mtp_alloc(dm, err);
+}
+
 static const struct drafter_ops draft_mtp_ops = { .name = "mtp",
                                                   .open = draft_mtp_open,
                                                   .draft = draft_mtp_draft,
                                                   .close = draft_mtp_close,
                                                   .free = draft_mtp_free,
+                                                  .lose = draft_mtp_lose,
+                                                  .mend = draft_mtp_mend,
                                                   .guess_us = draft_mtp_guess_us,
                                                   .due_us = draft_mtp_due_us,
                                                   .taps = draft_mtp_taps,
@@ -363,23 +400,13 @@ int64_t draft_mtp_kv(const struct model *model, int64_t bytes)
     return (int64_t)((double)bytes * own / all);
 }
 
-static enum err_code draft_mtp_alloc(struct draft_mtp *dm, struct err *err)
-{
-    struct backend *be = dm->runner->model->be;
-    dm->pending_bytes =
-        (size_t)dm->max_rows * PENDING * (size_t)dm->runner->model->width * sizeof(*dm->pending);
-    dm->pending = be->ops->alloc(be, MEM_CAT_SCRATCH, dm->pending_bytes);
-    return dm->pending ? ERR_OK
-                       : err_set(err, ERR_NOMEM, "head that guesses: no memory for %zu MiB",
-                                 dm->pending_bytes >> 20);
-}
-
 enum err_code draft_mtp_new(const struct draft_mtp_options *o, struct drafter **out,
                             struct err *err)
 {
     struct draft_mtp *dm = mem_alloc(MEM_CAT_BASE, sizeof(*dm));
     size_t max_rows = (size_t)o->max_rows;
     dm->base.ops = &draft_mtp_ops;
+    dm->model = o->model;
     dm->max_rows = o->max_rows;
     dm->taps = (struct model_taps){ .n = 1, .at = { (int)o->model->n_layers } };
     dm->rows = mem_alloc(MEM_CAT_BASE, max_rows * sizeof(*dm->rows));

@@ -73,6 +73,8 @@ struct engine_model {
     struct drafter *drafter;   /* borrowed, or NULL */
     struct drafter *slow;      /* one that takes time; borrowed, or NULL */
     bool drafts_always;
+    enum err_code (*restore)(void *ctx, struct err *err); /* or NULL */
+    void *restore_ctx;
     int32_t drafts_max;            /* guesses of a row in a step */
     struct draft_ask *asks, *plan; /* [max_rows] */
     struct draft_seen *seen;       /* [max_rows]; NULL: nobody wants states */

@@ -327,6 +327,29 @@ static void engine_model_rewind(struct engine *e, row_id id)
         row->n_cuts = 0;
 }
 
+static enum err_code engine_model_mend(struct engine *e, struct err *err)
+{
+    struct engine_model *em = engine_model_of(e);
+    struct drafter *slow = em->slow;
+    if (!em->restore || (slow && !slow->ops->lose))
+        return err_set(err, ERR_UNSUPPORTED, "nothing is known that would open it again");
+    for (row_id i = 0; i < e->info.max_rows; i++) {
+        struct row *row = &em->rows[i];
+        row->n_fed = 0;
+        if (row->n_ids > row->n_prompt)
+            row->n_cuts = 0;
+    }
+    runner_lose(em->runner);
+    if (slow)
+        slow->ops->lose(slow);
+    enum err_code code = em->restore(em->restore_ctx, err);
+    if (!code)
+        code = runner_restore(em->runner, err);
+    if (!code && slow)
+        code = slow->ops->mend(slow, err);
+    return code;
+}
+
 static void engine_model_usage(const struct engine *e, struct engine_usage *out)
 {
     runner_usage(engine_model_runner(e), out);
@@ -371,6 +394,7 @@ static const struct engine_ops engine_model_ops = {
     .disk_stats = engine_model_disk_stats,
     .rewind = engine_model_rewind,
     .step = engine_model_step,
+    .mend = engine_model_mend,
     .close = engine_model_close,
     .usage = engine_model_usage,
     .free = engine_model_free,
@@ -504,6 +528,8 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
     em->drafter = o->drafter;
     em->slow = o->slow_drafter;
     em->drafts_always = o->drafts_always;
+    em->restore = o->restore;
+    em->restore_ctx = o->restore_ctx;
     em->drafts_max = m->has_group[MODEL_GROUP_STATE] ? ENGINE_MODEL_STATE_DRAFTS : DRAFT_MAX;
     em->model_id = mem_strdup(MEM_CAT_BASE, o->model_id);
     char names[MODEL_NUMERICS];

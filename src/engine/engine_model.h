@@ -30,6 +30,10 @@ struct engine_model_options {
     struct drafter *drafter;      /* guesses the next ids; borrowed, NULL = none does */
     struct drafter *slow_drafter; /* one that takes time; borrowed, NULL = none */
     bool drafts_always;           /* every guess is verified, whether it pays or not (tests) */
+    /* The model's device was lost and all backend memory of the engine is freed: open it anew (backend_ops.reset) and load again what was
+     * loaded (model_reload). NULL: the engine cannot go on then. */
+    enum err_code (*restore)(void *ctx, struct err *err);
+    void *restore_ctx;
 };
 
 #define ENGINE_MODEL_ROWS      16

@@ -152,6 +152,9 @@ static void runner_free_index(struct runner *r)
     mem_free(MEM_CAT_KV, r->index);
     mem_free(MEM_CAT_SCRATCH, r->picked);
     mem_free(MEM_CAT_SCRATCH, r->pick_scores);
+    r->index = NULL;
+    r->picked = NULL;
+    r->pick_scores = NULL;
 }
 
 /* The longest sequence and the pages of each group. Windows are bounded by the sequences, states by them and a snapshot for each; the
@@ -297,6 +300,31 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     return code;
 }
 
+static void runner_free_step(struct runner *r)
+{
+    bool is_host = r->model->be->ops->is_host;
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+        mem_free(MEM_CAT_SCRATCH, r->views[g]);
+        r->views[g] = NULL;
+    }
+    model_scratch_release(&r->scratch);
+    mem_free(MEM_CAT_SCRATCH, r->ids);
+    mem_free(MEM_CAT_SCRATCH, r->history);
+    mem_free(MEM_CAT_SCRATCH, r->ids_before);
+    mem_free(MEM_CAT_SCRATCH, r->pos);
+    mem_free(MEM_CAT_SCRATCH, r->failed);
+    mem_free(MEM_CAT_SCRATCH, r->out_rows);
+    mem_free(MEM_CAT_SCRATCH, r->best);
+    if (!is_host) {
+        runner_host_give(r, r->logits, runner_logits_bytes(r));
+        runner_host_give(r, r->hidden, runner_hidden_bytes(r));
+    }
+    r->ids = r->pos = r->history = r->out_rows = r->best = NULL;
+    r->ids_before = NULL;
+    r->failed = NULL;
+    r->logits = r->hidden = NULL;
+}
+
 enum err_code runner_new(const struct runner_options *o, struct runner **out, struct err *err)
 {
     BUG_ON(o->max_seqs < 1 || o->max_rows < 1 || o->max_rows > BACKEND_ROWS_MAX || o->max_out < 1);
@@ -313,28 +341,55 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     r->cache_type = o->cache_type;
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         r->has_group[g] = o->model->has_group[g] || (g == MODEL_GROUP_FULL && o->keep_bytes > 0);
+    r->taps = o->taps;
     runner_size_pages(r);
     enum err_code code = runner_size(r, o, err);
-    if (!code)
-        code = runner_alloc_layers(r, err);
-    if (!code)
-        code = runner_alloc_index(r, err);
-    if (!code)
-        code = runner_state_alloc(r, err);
     if (!code)
         code = runner_alloc_seqs(r, err);
     if (!code)
         code = runner_keep_alloc(r, o->keep_bytes, err);
     if (!code)
-        code = runner_alloc_step(r, err);
-    if (!code)
-        code = runner_taps_alloc(r, &o->taps, err);
+        code = runner_restore(r, err);
     if (code) {
         runner_free(r);
         return code;
     }
     *out = r;
     return ERR_OK;
+}
+
+/* What is in backend memory, with what describes it. */
+static void runner_free_device(struct runner *r)
+{
+    runner_state_free(r);
+    runner_free_index(r);
+    runner_slab_free(r, &r->slab);
+    mem_free(MEM_CAT_KV, r->layers);
+    r->layers = NULL;
+    runner_free_step(r);
+    runner_taps_free(r);
+}
+
+enum err_code runner_restore(struct runner *r, struct err *err)
+{
+    enum err_code code = runner_alloc_layers(r, err);
+    if (!code)
+        code = runner_alloc_index(r, err);
+    if (!code)
+        code = runner_state_alloc(r, err);
+    if (!code)
+        code = runner_alloc_step(r, err);
+    return code ? code : runner_taps_alloc(r, err);
+}
+
+void runner_lose(struct runner *r)
+{
+    for (int32_t i = 0; i < r->max_seqs; i++)
+        if (r->seqs[i].is_open)
+            runner_rewind(r, i);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
+        BUG_ON(r->has_group[g] && !runner_make_room(r, g, r->pools[g].n_pages));
+    runner_free_device(r);
 }
 
 void runner_free(struct runner *r)
@@ -349,27 +404,9 @@ void runner_free(struct runner *r)
     mem_free(MEM_CAT_KV, r->seqs);
     runner_tier_close(r);
     runner_keep_free(r);
-    runner_state_free(r);
-    runner_free_index(r);
-    runner_slab_free(r, &r->slab);
-    mem_free(MEM_CAT_KV, r->layers);
-    for (int g = 0; g < MODEL_GROUP_COUNT; g++) {
+    runner_free_device(r);
+    for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         kv_pool_release(&r->pools[g]);
-        mem_free(MEM_CAT_SCRATCH, r->views[g]);
-    }
-    model_scratch_release(&r->scratch);
-    runner_taps_free(r);
-    mem_free(MEM_CAT_SCRATCH, r->ids);
-    mem_free(MEM_CAT_SCRATCH, r->history);
-    mem_free(MEM_CAT_SCRATCH, r->ids_before);
-    mem_free(MEM_CAT_SCRATCH, r->pos);
-    mem_free(MEM_CAT_SCRATCH, r->failed);
-    mem_free(MEM_CAT_SCRATCH, r->out_rows);
-    mem_free(MEM_CAT_SCRATCH, r->best);
-    if (!r->model->be->ops->is_host) {
-        runner_host_give(r, r->logits, runner_logits_bytes(r));
-        runner_host_give(r, r->hidden, runner_hidden_bytes(r));
-    }
     mem_free(MEM_CAT_KV, r);
 }
 

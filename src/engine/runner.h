@@ -192,6 +192,12 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out,
                          struct err *err) MUST_CHECK;
 void runner_free(struct runner *r);
 
+/* The model's device is lost: sequences stay open and have no tokens, kept histories and sessions' hold on them are given up (those on
+ * disk stay), all backend memory is freed. runner_restore, once the model is loaded again, before anything else.
+ * Errors of runner_restore: those of runner_new. */
+void runner_lose(struct runner *r);
+enum err_code runner_restore(struct runner *r, struct err *err) MUST_CHECK;
+
 /* Open an empty sequence; it has no pages. Errors: ERR_NOMEM - all sequences are open. */
 enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err) MUST_CHECK;
 void runner_close(struct runner *r, int32_t seq);

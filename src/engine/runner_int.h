@@ -138,8 +138,7 @@ void runner_copy_slot(struct runner *r, int32_t dst, int32_t src);
 void *runner_host_take(const struct runner *r, size_t bytes);
 void runner_host_give(const struct runner *r, void *p, size_t bytes);
 /* Memory for what is tapped, and for inputs where the model takes some (another model's states). Errors: ERR_NOMEM; ERR_UNSUPPORTED - the model's states are none that a drafter knows. */
-enum err_code runner_taps_alloc(struct runner *r, const struct model_taps *taps,
-                                struct err *err) MUST_CHECK;
+enum err_code runner_taps_alloc(struct runner *r, struct err *err) MUST_CHECK;
 void runner_taps_free(struct runner *r);
 /* What is tapped of the item's rows, the first of which is the step's row0. */
 void runner_add_taps(struct runner *r, struct model_step *st, struct runner_item *it, int row0);

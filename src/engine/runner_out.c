@@ -42,10 +42,10 @@ static enum err_code runner_inputs_alloc(struct runner *r, struct err *err)
                                r->inputs_bytes >> 20);
 }
 
-enum err_code runner_taps_alloc(struct runner *r, const struct model_taps *taps, struct err *err)
+enum err_code runner_taps_alloc(struct runner *r, struct err *err)
 {
     const struct model *m = r->model;
-    r->taps = *taps;
+    const struct model_taps *taps = &r->taps;
     if (taps->n == 0)
         return runner_inputs_alloc(r, err);
     for (int i = 0; i < taps->n; i++)
@@ -67,6 +67,7 @@ void runner_taps_free(struct runner *r)
         r->model->be->ops->free(r->model->be, MEM_CAT_SCRATCH, r->tapped, r->tapped_bytes);
     if (r->inputs)
         r->model->be->ops->free(r->model->be, MEM_CAT_SCRATCH, r->inputs, r->inputs_bytes);
+    r->tapped = r->inputs = NULL;
 }
 
 void runner_add_taps(struct runner *r, struct model_step *st, struct runner_item *it, int row0)
@@ -146,5 +147,5 @@ enum err_code runner_forward(struct runner *r, struct model_step *st, struct run
     if (!code && wants_hidden && !be->ops->is_host)
         be->ops->download(be, r->hidden, r->scratch.h,
                           (size_t)st->n_out * (size_t)r->model->n_embd * sizeof(float));
-    return code;
+    return code || be->ops->is_host ? code : be->ops->wait(be, err); /* nor has a copy failed */
 }

@@ -135,6 +135,10 @@ void runner_state_free(struct runner *r)
     mem_free(MEM_CAT_KV, r->keep_rows);
     runner_slab_free(r, &r->state_slab);
     runner_slab_free(r, &r->keep_slab);
+    r->snapshots = NULL;
+    r->states = NULL;
+    r->keep_rows = NULL;
+    r->keep = r->keep_host = (struct state_keep){ 0 };
 }
 
 void runner_copy_slot(struct runner *r, int32_t dst, int32_t src)

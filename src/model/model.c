@@ -376,6 +376,24 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
     return ERR_OK;
 }
 
+void model_unload(struct model *m)
+{
+    model_free_tensors(m);
+    m->n_params = 0;
+    m->weight_bytes = 0;
+}
+
+enum err_code model_reload(struct model *m, const struct model_load_options *o, struct err *err)
+{
+    BUG_ON(o->be != m->be || (m->host && o->host != m->host));
+    enum err_code code = model_load_tensors(m, o, err);
+    if (code)
+        model_unload(m);
+    else if (m->nextn)
+        model_nextn_borrow(m);
+    return code;
+}
+
 void model_free(struct model *m)
 {
     if (!m)

@@ -343,6 +343,12 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
                          struct err *err) MUST_CHECK;
 void model_free(struct model *m);
 
+/* Give up all tensors, and load them again as they were loaded; in between the model may not be stepped. Errors of model_reload: those of
+ * model_load; the tensors are given up then. */
+void model_unload(struct model *m);
+enum err_code model_reload(struct model *m, const struct model_load_options *o,
+                           struct err *err) MUST_CHECK;
+
 enum err_code model_scratch_init(struct model_scratch *s, const struct model *m, int max_rows,
                                  int max_out, struct err *err) MUST_CHECK;
 /* Backend memory of it, on either backend. */

@@ -163,9 +163,9 @@ void sched_end_all(struct sched *s)
 
 /* --- memory --- */
 
-static void sched_park(struct sched *s, struct sched_row *row)
+/* The row has no memory any more. */
+static void sched_note_parked(struct sched *s, struct sched_row *row)
 {
-    s->engine->ops->rewind(s->engine, row->row);
     if (row->n_fed > row->n_again)
         row->n_again = row->n_fed;
     row->n_fed = row->n_promised = 0;
@@ -178,6 +178,38 @@ static void sched_park(struct sched *s, struct sched_row *row)
                       row->n_ids);
     log_debug("sched", "request %llu gives up its memory after %d tokens",
               (unsigned long long)row->request->id, row->n_ids);
+}
+
+static void sched_park(struct sched *s, struct sched_row *row)
+{
+    s->engine->ops->rewind(s->engine, row->row);
+    sched_note_parked(s, row);
+}
+
+void sched_mend(struct sched *s, struct err *err)
+{
+    struct err lost = *err, why = { ERR_UNSUPPORTED, "the engine cannot" };
+    int64_t start = clock_us();
+    enum err_code code =
+        s->engine->ops->mend ? s->engine->ops->mend(s->engine, &why) : ERR_UNSUPPORTED;
+    if (code) {
+        s->has_failed = true;
+        err_set(err, code, "%s; it cannot be used again: %s; start the server anew", lost.text,
+                why.text);
+        s->failure = *err;
+        return;
+    }
+    s->stats.mended++;
+    log_warn("sched", "the device was opened again and the model loaded in %.1f s",
+             (double)(clock_us() - start) / 1e6);
+    for (int32_t i = 0; i < s->n_rows; i++) {
+        if (s->rows[i].is_fetching) { /* asked once more */
+            s->rows[i].is_fetching = false;
+            s->rows[i].asks_disk = true;
+        }
+        if (!s->rows[i].is_parked && !s->rows[i].is_done)
+            sched_note_parked(s, &s->rows[i]);
+    }
 }
 
 /* The least entitled row that may be asked to give up its memory for `asker`: a row that already runs asks all, itself included; one

@@ -218,6 +218,8 @@ static void sched_loop(struct sched *s)
             sched_forward(s); /* 6 */
             sched_route(s);   /* 7 */
         }
+        if (s->has_failed)
+            return;
         is_idle = s->n_work == 0 && !sched_has_done(s);
         sched_wake(s);
     }
@@ -265,7 +267,14 @@ static void *sched_thread(void *arg)
     sched_publish(s, &ev);
     sched_wake(s);
     sched_loop(s);
+    if (s->has_failed)
+        atomic_store(&s->state, SCHED_STATE_CLOSED);
     sched_end_all(s);
+    if (s->has_failed) {
+        ev = (struct sched_event){ .kind = SCHED_EVENT_FAILED, .err = s->failure };
+        sched_publish(s, &ev);
+        sched_wake(s);
+    }
     if (s->engine->ops->set_wake)
         s->engine->ops->set_wake(s->engine, NULL, NULL);
     atomic_store(&s->shown, NULL);

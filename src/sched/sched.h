@@ -121,6 +121,7 @@ struct sched_stats {          /* a snapshot; each number by itself */
     int64_t last_step_us;
     struct engine_usage cache;
     struct engine_disk_stats disk;
+    int64_t mended;     /* times that the engine's device was lost and opened anew */
     int64_t disk_waits; /* requests that waited for what was read from disk */
     struct histogram_snapshot histograms[SCHED_HISTOGRAM_COUNT];
     int64_t

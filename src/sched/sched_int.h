@@ -50,7 +50,7 @@ struct sched_counters {                /* one writer each unless said; read from
     _Atomic int64_t running, paused, finished, cancelled, failed, expired, preempted;
     _Atomic int64_t steps, prompt_tokens, tokens, shared_tokens, recomputed_tokens, cached_tokens,
         drafted_tokens, accepted_tokens;
-    _Atomic int64_t last_step_us, step_started_us, disk_waits;
+    _Atomic int64_t last_step_us, step_started_us, disk_waits, mended;
     _Atomic int32_t n_groups; /* written once, after names and sizes */
     const char *group_names[ENGINE_GROUPS_MAX];
     int64_t group_page_bytes[ENGINE_GROUPS_MAX], group_pages[ENGINE_GROUPS_MAX];
@@ -70,6 +70,8 @@ struct sched {
     _Atomic(struct engine *) shown;
     /* engine thread only from here */
     struct engine *engine;
+    bool has_failed; /* the engine cannot go on: */
+    struct err failure;
     struct sched_request *first, *last; /* waiting, oldest first */
     struct sched_account *accounts;     /* [n_accounts] */
     int32_t n_accounts;
@@ -116,6 +118,8 @@ void sched_end_all(struct sched *s); /* all that is left ends as cancelled */
 /* --- step.c --- */
 void sched_build_step(struct sched *s);
 void sched_forward(struct sched *s);
+/* The engine has lost its device (err, which gets what is said if it cannot go on: has_failed): rows are parked, those of the step too. */
+void sched_mend(struct sched *s, struct err *err);
 void sched_route(struct sched *s);
 
 /* --- sched.c --- */

@@ -75,6 +75,7 @@ void sched_read_stats(const struct sched *s, struct sched_stats *out)
         .last_step_us = c->last_step_us,
         .step_started_us = c->step_started_us,
         .disk_waits = c->disk_waits,
+        .mended = c->mended,
     };
     const struct engine *e = atomic_load(&s->shown);
     if (e && e->ops->disk_stats)

@@ -128,6 +128,8 @@ void sched_forward(struct sched *s)
     for (int32_t i = 0; i < s->n_work; i++)
         s->results[i] =
             (struct engine_result){ .row = s->work[i].row, .finish = FINISH_ERROR, .err = err };
+    if (code == ERR_LOST)
+        sched_mend(s, &err);
 }
 
 /* --- route --- */

@@ -123,6 +123,7 @@ static const struct metrics_row metrics_table[] = {
     { "disk_cache_bytes", GAUGE, "disk_cache_bytes", NULL, AT(sched.disk.bytes), "bytes of those" },
     { "disk_cache_limit_bytes", GAUGE, "disk_cache_limit_bytes", NULL, AT(sched.disk.max_bytes), "--ssd-cache-max" },
     { "disk_cache_pending", GAUGE, "disk_cache_pending", NULL, AT(sched.disk.pending), "pages and ends that wait to be written" },
+    { "device_mended_total", COUNTER, "device_mended", NULL, AT(sched.mended), "times that the GPU was lost, opened anew and the model loaded again" },
     { "disk_cache_waits_total", COUNTER, "disk_cache_waits", NULL, AT(sched.disk_waits), "answers that waited for their prompt to be read from there" },
     { "disk_cache_written_total", COUNTER, "disk_cache_written", NULL, AT(sched.disk.written), "files written" },
     { "disk_cache_written_bytes_total", COUNTER, "disk_cache_written_bytes", NULL, AT(sched.disk.written_bytes), "bytes of those" },

@@ -156,7 +156,11 @@ struct backend_ops {
     void (*free)(struct backend *be, enum mem_cat cat, void *p, size_t bytes);
     void (*upload)(struct backend *be, void *dst, const void *host, size_t bytes);
     void (*download)(struct backend *be, void *host, const void *src, size_t bytes);
+    /* Errors: ERR_IO - something failed, and what it was to make is not there; ERR_LOST - and so is all that memory held. */
     enum err_code (*wait)(struct backend *be, struct err *err);
+    /* After ERR_LOST, when all that was allocated and packed is freed: open the device anew. NULL: it is not lost.
+     * Errors: ERR_IO, ERR_NOMEM - it cannot be used any more by this process. */
+    enum err_code (*reset)(struct backend *be, struct err *err);
     /* Device memory that is free. NULL: its memory is the host's. */
     int64_t (*free_bytes)(const struct backend *be);
     /* Host memory that download is fast to, not zeroed; NULL: no memory. Both NULL: any memory does. */

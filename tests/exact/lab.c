@@ -60,6 +60,7 @@ static enum err_code lab_load(struct lab *lab, const struct lab_config *config, 
     o.be = lab->be;
     o.host = lab->host;
     o.nextn_err = config->drafts == DRAFTS_HEAD ? &no_head : NULL;
+    lab->load = o;
     if (!code)
         code = model_load(&o, &lab->model, err);
     if (!code && config->drafts == DRAFTS_HEAD && !lab->model->nextn)
@@ -196,7 +197,9 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .n_ctx = 512,
                                           .max_rows = EXACT_REQUESTS_MAX + 1,
                                           .max_step_rows = EXACT_STEP_ROWS,
-                                          .cache_type = config->cache_type };
+                                          .cache_type = config->cache_type,
+                                          .restore = lab_restore,
+                                          .restore_ctx = lab };
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
         if (config->drafts == DRAFTS_MODEL)
             code = lab_open_draft_model(lab, err);
@@ -300,8 +303,8 @@ static void record_end(struct buf *record, const struct exact_request *req, int3
         buf_add(record, e->hidden, (size_t)n_embd * sizeof(*e->hidden));
 }
 
-static enum err_code row_open(struct lab *lab, const struct exact_request *req,
-                              struct runner_row *row, struct err *err)
+enum err_code row_open(struct lab *lab, const struct exact_request *req, struct runner_row *row,
+                       struct err *err)
 {
     *row = (struct runner_row){ .req = req,
                                 .pending = req->engine.n_prompt,
@@ -327,9 +330,7 @@ enum err_code row_begin(struct lab *lab, struct runner_row *row, struct err *err
     return lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
 }
 
-/* As row_begin, once the disk has been asked. */
-static enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code,
-                              struct err *err)
+enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code, struct err *err)
 {
     if (!code)
         lab_disk_fetch(lab, row, true);
@@ -345,9 +346,8 @@ static enum err_code row_join(struct lab *lab, struct runner_row *row, enum err_
     return code || row->is_fetching ? code : row_begin(lab, row, err);
 }
 
-/* What a step said of a row. record may be NULL. */
-static void row_take(struct lab *lab, struct runner_row *row, const struct engine_result *res,
-                     struct buf *record)
+void row_take(struct lab *lab, struct runner_row *row, const struct engine_result *res,
+              struct buf *record)
 {
     row->pending -= res->n_taken - res->n_tokens;
     row->n_emitted += res->n_tokens;
@@ -384,8 +384,7 @@ enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exact_reque
     return code;
 }
 
-/* A long answer without end, which nobody waits for. */
-static void request_make_leader(struct engine_request *e)
+void request_make_leader(struct engine_request *e)
 {
     e->ignore_end = true;
     e->max_tokens = 60;
@@ -758,6 +757,10 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
         code = disk_run(lab, sc, requests, n, records, err);
         if (!code && lab->n_read == 0 && lab_must_reuse(lab, sc))
             code = err_set(err, ERR_STATE, "nothing came from disk");
+        return code;
+    case SCHEDULE_LOST:
+        for (int i = 0; i < n && !code; i++)
+            code = lost_run(lab, &requests[i], &records[i], err);
         return code;
     case SCHEDULE_SESSION:
     case SCHEDULE_RESTORED:

@@ -31,7 +31,9 @@ struct script_row {
     float *hidden;
     int32_t fail_at; /* token index; -1 = never */
     enum err_code fail_code;
-    bool is_endless, breaks_step, ignore_end;
+    bool is_endless, ignore_end;
+    enum err_code breaks_step; /* as the whole step's error */
+    bool is_ruin;              /* ... and it cannot be mended */
     int32_t shift;
     int32_t n_logprobs;
     struct guide guide;
@@ -45,6 +47,7 @@ struct engine_script {
     struct engine_script_config config;
     struct script_row *rows; /* [max_rows] */
     _Atomic int32_t n_open, n_promised, n_fetches;
+    bool is_lost, is_ruined;
 };
 
 #define SCRIPT_PAGE_TOKENS 64
@@ -119,7 +122,10 @@ static bool script_plan(struct script_row *row, const struct engine_request *req
     } else if (cmd && strncmp(cmd, "!refuse", 7) == 0) {
         return false;
     } else if (cmd && strncmp(cmd, "!break", 6) == 0) {
-        row->breaks_step = true;
+        row->breaks_step = ERR_IO;
+    } else if (cmd && (strncmp(cmd, "!lose", 5) == 0 || strncmp(cmd, "!ruin", 5) == 0)) {
+        row->breaks_step = ERR_LOST;
+        row->is_ruin = cmd[1] == 'r';
     } else if (cmd && strncmp(cmd, "!cuts", 5) == 0) {
         for (int32_t i = 0; i < req->n_cuts; i++) {
             char number[16];
@@ -316,6 +322,19 @@ static void script_rewind(struct engine *e, row_id id)
     row->back_us = 0;
 }
 
+static enum err_code script_mend(struct engine *e, struct err *err)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    BUG_ON(!s->is_lost);
+    if (s->is_ruined)
+        return err_set(err, ERR_IO, "nothing answers there");
+    s->is_lost = false;
+    for (row_id i = 0; i < s->config.max_rows; i++)
+        if (s->rows[i].is_open)
+            script_rewind(e, i);
+    return ERR_OK;
+}
+
 static void script_usage(const struct engine *e, struct engine_usage *out)
 {
     const struct engine_script *s = (const struct engine_script *)e;
@@ -428,8 +447,10 @@ static enum err_code script_step(struct engine *e, const struct engine_work *wor
                                              .text_safe = row->guide.text_safe };
         script_score(row, row->n_fed, work[i].n_tokens);
         row->n_fed += work[i].n_tokens;
+        s->is_lost = row->breaks_step == ERR_LOST;
+        s->is_ruined = row->is_ruin;
         if (row->breaks_step)
-            return err_set(err, ERR_IO, "the device is gone");
+            return err_set(err, row->breaks_step, "the device is gone");
         if (row->n_fed == n_ids)
             script_decode(row, &results[i]);
         results[i].n_reasoning = row->guide.n_reasoning;
@@ -486,6 +507,7 @@ static const struct engine_ops script_ops = {
     .share = script_share,
     .reuse = script_reuse,
     .rewind = script_rewind,
+    .mend = script_mend,
     .step = script_step,
     .close = script_close,
     .fetch = script_fetch,

@@ -7,6 +7,7 @@
  *   !count N       N tokens "0".."9" over and over          !fail N        N tokens "x", then this row fails
  *   !nan           fails with the first token (ERR_NUMERIC) !refuse        open fails (ERR_INVALID)
  *   !break         the whole step fails                     !forever       tokens until the length is reached
+ *   !lose          ... and all rows lose their memory       !ruin          ... and nothing mends it
  *   !cuts          the request's cuts, blanks between them
  * Without a command the prompt's bytes come back (at most 64).
  * Think spans, stop strings and forced ids are guide.h's. Scores of a prompt are -0.25 each; bin i of a signal is i + 1; number i of 8 of a hidden

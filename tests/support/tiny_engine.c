@@ -27,6 +27,8 @@ void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config)
         t->bytes[i] = (struct engine_bytes){ "x", 1 };
     struct cpu_options co = { .threads = config->threads ? config->threads : 1 };
     tiny_engine_must(cpu_backend_open(&co, &t->be, &err), config->file, &err);
+    if (config->wrap)
+        t->be = config->wrap(t->be);
     tiny_engine_must(weights_open(config->file, &t->weights, &err), config->file, &err);
     struct model_load_options mo = { .weights = t->weights, .be = t->be };
     tiny_engine_must(model_load(&mo, &t->model, &err), config->file, &err);
@@ -47,6 +49,8 @@ void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config)
         .disk_bytes = config->disk_bytes ? config->disk_bytes : (int64_t)1 << 30,
         .content = { config->content },
         .numerics = config->numerics,
+        .restore = config->restore,
+        .restore_ctx = t,
     };
     tiny_engine_must(engine_model_new(&eo, &t->engine, &err), config->file, &err);
 }

@@ -26,6 +26,9 @@ struct tiny_config {
     enum dtype cache_type; /* 0 = F16 */
     const char *digest, *numerics;
     uint8_t content;
+    /* The backend that is opened, in its place one around it, and what the engine does when that is lost. NULL = as it is */
+    struct backend *(*wrap)(struct backend *be);
+    enum err_code (*restore)(void *t, struct err *err);
 };
 
 void tiny_engine_open(struct tiny_engine *t, const struct tiny_config *config);

@@ -210,6 +210,55 @@ static void a_failing_step_ends_its_rows_and_the_scheduler_lives(void **state)
     world_stop(&w);
 }
 
+/* The step of a lost device is of all rows that are due; a paused one and those that wait have their answers whole. */
+static void a_lost_device_ends_the_step_s_rows_and_the_others_go_on(void **state)
+{
+    struct world w = { 0 };
+    struct sched_stats stats;
+    world_start(&w, 4, 1000);
+    wait_ready(&w);
+    submit(&w, 0, "!forever");
+    wait_tokens(&w, 0, 2);
+    submit(&w, 1, "!count 300");
+    wait_tokens(&w, 1, 3);
+    assert_int_equal(sched_pause(w.sched, 1, true), ERR_OK);
+    submit(&w, 2, "!lose");
+    wait_ended(&w, 2);
+    assert_outcome(0, FINISH_ERROR, NULL);
+    assert_outcome(2, FINISH_ERROR, "");
+    assert_string_equal(outcomes[2].end.err.text, "the device is gone");
+    assert_int_equal(sched_pause(w.sched, 1, false), ERR_OK);
+    submit(&w, 3, "!say alive");
+    wait_ended(&w, 4);
+    assert_outcome(3, FINISH_END, "alive");
+    assert_int_equal(outcomes[1].end.finish, FINISH_END);
+    assert_int_equal(outcomes[1].n, 300);
+    for (size_t i = 0; i < 300; i++)
+        assert_int_equal(outcomes[1].text[i], '0' + (int)(i % 10));
+    sched_read_stats(w.sched, &stats);
+    assert_int_equal(stats.mended, 1);
+    world_stop(&w);
+}
+
+static void a_device_that_cannot_be_mended_is_told(void **state)
+{
+    struct world w = { 0 };
+    struct sched_event ev;
+    world_start(&w, 4, 1000);
+    wait_ready(&w);
+    submit(&w, 0, "!ruin");
+    do
+        next_event(&w, &ev);
+    while (ev.kind != SCHED_EVENT_FAILED);
+    assert_int_equal(ev.err.code, ERR_IO);
+    assert_string_equal(ev.err.text, "the device is gone; it cannot be used again: nothing answers "
+                                     "there; start the server anew");
+    struct sched_request *r = make_full(1, "x", -1, NULL);
+    assert_int_equal(sched_submit(w.sched, &r, 1, NULL), ERR_STATE);
+    sched_request_free(r);
+    world_stop(&w);
+}
+
 static void a_paused_row_waits_while_others_go_on(void **state)
 {
     struct world w = { 0 };
@@ -383,6 +432,8 @@ int main(void)
         cmocka_unit_test(a_cancel_while_decoding_frees_the_row_for_the_next),
         cmocka_unit_test(a_failing_row_ends_alone),
         cmocka_unit_test(a_failing_step_ends_its_rows_and_the_scheduler_lives),
+        cmocka_unit_test(a_lost_device_ends_the_step_s_rows_and_the_others_go_on),
+        cmocka_unit_test(a_device_that_cannot_be_mended_is_told),
         cmocka_unit_test(a_paused_row_waits_while_others_go_on),
         cmocka_unit_test(a_slow_receiver_slows_the_engine_and_loses_nothing),
         cmocka_unit_test(a_long_prompt_is_cut_to_the_stall_bound),

@@ -178,6 +178,14 @@ static void cuda_best(struct backend *be, struct tensor x, int32_t *best)
     st->n_best = (int)x.rows;
 }
 
+/* Whether the error was one that stays. */
+static bool is_lost(struct cuda_state *st)
+{
+    (void)cudaGetLastError();
+    cudaError_t e = cudaMemsetAsync(st->flags, 0, sizeof(*st->flags), (cudaStream_t)st->stream);
+    return e != cudaSuccess || cudaStreamSynchronize((cudaStream_t)st->stream) != cudaSuccess;
+}
+
 static enum err_code cuda_wait(struct backend *be, struct err *err)
 {
     struct cuda_state *st = cuda_of(be);
@@ -188,7 +196,7 @@ static enum err_code cuda_wait(struct backend *be, struct err *err)
     if (!st->has_failed)
         return ERR_OK;
     st->has_failed = false;
-    return err_set(err, st->fault.code, "%s", st->fault.text);
+    return err_set(err, is_lost(st) ? ERR_LOST : ERR_IO, "%s", st->fault.text);
 }
 
 static void *cuda_host_alloc(struct backend *be, size_t bytes)
@@ -230,9 +238,9 @@ static void cuda_failed(struct backend *be, uint8_t *flags)
 
 /* --- open and close --- */
 
-static void cuda_close(struct backend *be)
+/* All that the state holds; what frees it in a lost context fails, which does not matter. */
+static void cuda_release(struct cuda_state *st)
 {
-    struct cuda_state *st = cuda_of(be);
     if (st->stream)
         (void)cudaStreamSynchronize((cudaStream_t)st->stream);
     cuda_record_release(st);
@@ -247,8 +255,13 @@ static void cuda_close(struct backend *be)
     (void)cudaFreeHost(st->host_best);
     if (st->stream)
         (void)cudaStreamDestroy((cudaStream_t)st->stream);
+}
+
+static void cuda_close(struct backend *be)
+{
+    cuda_release(cuda_of(be));
     mem_free(MEM_CAT_BASE, (void *)be->ops);
-    mem_free(MEM_CAT_BASE, st);
+    mem_free(MEM_CAT_BASE, cuda_of(be));
     mem_free(MEM_CAT_BASE, be);
 }
 
@@ -278,36 +291,6 @@ static void cuda_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), 
     host->ops->parallel(host, fn, ctx, n);
 }
 
-/* Each backend has its own table: what the host backend lends is in it or not. */
-static const struct backend_ops *cuda_table(struct cuda_state *st, struct backend *host)
-{
-    struct backend_ops *ops = mem_alloc(MEM_CAT_BASE, sizeof(*ops));
-    *ops = cuda_ops_base;
-    snprintf(st->numerics, sizeof(st->numerics), "cuda-%d-sm_%d", CUDA_NUMERICS, st->arch);
-    ops->numerics = st->numerics;
-    ops->alloc = cuda_alloc;
-    ops->free = cuda_free;
-    ops->free_bytes = cuda_free_bytes;
-    ops->upload = cuda_upload;
-    ops->download = cuda_download;
-    ops->wait = cuda_wait;
-    ops->close = cuda_close;
-    ops->begin = cuda_begin;
-    ops->best = cuda_best;
-    ops->host_alloc = cuda_host_alloc;
-    ops->host_free = cuda_host_free;
-    ops->failed = cuda_failed;
-    if (host && host->ops->exp_scaled)
-        ops->exp_scaled = cuda_exp_scaled;
-    if (host && host->ops->argmax)
-        ops->argmax = cuda_argmax;
-    if (host && host->ops->threads && host->ops->parallel) {
-        ops->threads = cuda_threads;
-        ops->parallel = cuda_parallel;
-    }
-    return ops;
-}
-
 static enum err_code cuda_init(struct cuda_state *st, struct err *err)
 {
     cudaStream_t stream = NULL;
@@ -330,6 +313,58 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
         cuda_take(st, MEM_CAT_SCRATCH, BACKEND_ROWS_MAX * sizeof(*st->best), "step buffers", err);
     st->partial = cuda_take(st, MEM_CAT_SCRATCH, CUDA_PARTIAL, "step buffers", err);
     return st->flags && st->best && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
+}
+
+/* A sticky error (an address that is none, a hardware fault) stays with the context, and every call says it again: cudaDeviceReset
+ * destroys it, and the next call makes a new one. Where the driver has no new one to give, the first call of cuda_device_find says so. */
+static enum err_code cuda_reset(struct backend *be, struct err *err)
+{
+    struct cuda_state *st = cuda_of(be);
+    struct cuda_device dev;
+    struct cuda_state fresh = {
+        .host = st->host, .is_plain = st->is_plain, .device = st->device, .arch = st->arch
+    };
+    memcpy(fresh.numerics, st->numerics, sizeof(fresh.numerics));
+    cuda_release(st);
+    *st = fresh;
+    cudaError_t e = cudaDeviceReset();
+    (void)cudaGetLastError();
+    enum err_code code = cuda_device_find(st->device, &dev, err);
+    if (code && e != cudaSuccess)
+        return err_set(err, ERR_IO, "GPU %d cannot be reset: %s", st->device,
+                       cudaGetErrorString(e));
+    return code ? code : cuda_init(st, err);
+}
+
+/* Each backend has its own table: what the host backend lends is in it or not. */
+static const struct backend_ops *cuda_table(struct cuda_state *st, struct backend *host)
+{
+    struct backend_ops *ops = mem_alloc(MEM_CAT_BASE, sizeof(*ops));
+    *ops = cuda_ops_base;
+    snprintf(st->numerics, sizeof(st->numerics), "cuda-%d-sm_%d", CUDA_NUMERICS, st->arch);
+    ops->numerics = st->numerics;
+    ops->alloc = cuda_alloc;
+    ops->free = cuda_free;
+    ops->free_bytes = cuda_free_bytes;
+    ops->upload = cuda_upload;
+    ops->download = cuda_download;
+    ops->wait = cuda_wait;
+    ops->reset = cuda_reset;
+    ops->close = cuda_close;
+    ops->begin = cuda_begin;
+    ops->best = cuda_best;
+    ops->host_alloc = cuda_host_alloc;
+    ops->host_free = cuda_host_free;
+    ops->failed = cuda_failed;
+    if (host && host->ops->exp_scaled)
+        ops->exp_scaled = cuda_exp_scaled;
+    if (host && host->ops->argmax)
+        ops->argmax = cuda_argmax;
+    if (host && host->ops->threads && host->ops->parallel) {
+        ops->threads = cuda_threads;
+        ops->parallel = cuda_parallel;
+    }
+    return ops;
 }
 
 enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **out, struct err *err)
