@@ -2,8 +2,10 @@
  *
  * A row's context is what the drafter has made of the states of its tokens: the cache of a sequence, as many tokens as the model has computed. What
  * the model did not compute for this row (what it began with) is there where the drafter has kept it too; else there is a gap, and the
- * tokens behind it stand in the cache after those before it, at the positions of the text (shift). A block is written behind the context, guessed
- * with and cut off at once, so that a round's rejected guesses never come in. */
+ * tokens behind it stand in the cache after those before it, at the positions of the text (shift). States of a few tokens wait until the
+ * drafter is asked or enough have come: for one at a time all of its projections would be read, 5 % of what the model reads for a token,
+ * also where no guess of it pays. A block is written behind the context, guessed with and cut off at once, so that a round's rejected guesses
+ * never come in. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/draft.h"
@@ -17,15 +19,17 @@
 #include <string.h>
 
 #define SEE_ROWS 128 /* states that are taken in one step */
+#define WAITING  16  /* of a row that wait at most: a block of rows */
 #define OUT_ROWS 64  /* rows of a step that guess: each takes a vocabulary of logits */
 #define NEVER_US 1e12
 
 struct projected_row {
     bool is_open;
     int32_t seq;
-    int32_t shift;   /* tokens of the text that the cache lacks, all before ... */
-    int32_t segment; /* ... this position, from which on it has every one */
-    int32_t *text;   /* [ids_max + DRAFT_MAX] ids and guesses, for what sampling looks back at */
+    int32_t shift;     /* tokens of the text that the cache lacks, all before ... */
+    int32_t segment;   /* ... this position, from which on it has every one */
+    int32_t n_waiting; /* states behind the cache's end */
+    int32_t *text;     /* [ids_max + DRAFT_MAX] ids and guesses, for what sampling looks back at */
     int32_t n_text;
     uint8_t salt[ENGINE_SALT_BYTES];
     struct sample_params sample;
@@ -46,6 +50,8 @@ struct draft_projected {
         *asked; /* [max_rows] the ask of each item, then those that are still guessed for */
     struct projected_guess *guesses; /* [max_rows] */
     int32_t *blocks;                 /* [max_rows][block] their ids */
+    float *waiting;                  /* [max_rows][WAITING][taps.n * D] backend memory */
+    size_t waiting_bytes;
     int32_t *end_ids;
     int32_t n_end, max_rows, n_items, n_rows;
     struct step_cost cost; /* of blocks for so many rows */
@@ -73,7 +79,15 @@ static int32_t projected_row_len(const struct draft_projected *dp, const struct 
 /* The position behind its context. */
 static int32_t projected_row_end(const struct draft_projected *dp, const struct projected_row *r)
 {
-    return r->shift + projected_row_len(dp, r);
+    return r->shift + projected_row_len(dp, r) + r->n_waiting;
+}
+
+/* The n waiting states of the row from the i-th on. */
+static struct tensor projected_waiting(const struct draft_projected *dp, row_id row, int32_t i,
+                                       int32_t n)
+{
+    int64_t cols = dp->model->projected.taps.n * dp->model->width;
+    return tensor_of(dp->waiting + ((int64_t)row * WAITING + i) * cols, n, cols);
 }
 
 static enum err_code draft_projected_open(struct drafter *d, row_id row,
@@ -115,22 +129,6 @@ static void projected_row_keep(struct draft_projected *dp, const struct projecte
         runner_keep(dp->runner, r->seq, r->salt, ids, n, goes_on);
 }
 
-static void draft_projected_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
-{
-    struct draft_projected *dp = draft_projected_of(d);
-    struct projected_row *r = &dp->rows[row];
-    projected_row_keep(dp, r, ids, n_ids, false);
-    runner_close(dp->runner, r->seq);
-    projected_row_release(r);
-}
-
-/* Its context begins anew at the position. */
-static void projected_row_restart(struct draft_projected *dp, struct projected_row *r, int32_t pos)
-{
-    runner_rewind(dp->runner, r->seq);
-    r->shift = r->segment = pos;
-}
-
 /* --- context --- */
 
 /* The items' states become context. Where the step fails their rows lack them. */
@@ -142,40 +140,73 @@ static void projected_take(struct draft_projected *dp)
     dp->n_items = dp->n_rows = 0;
 }
 
-/* What of the states is new goes to items, in pieces. */
-static void projected_see_row(struct draft_projected *dp, const struct draft_seen *seen)
+/* Its context begins anew at the position. */
+static void projected_row_restart(struct draft_projected *dp, struct projected_row *r, int32_t pos)
 {
-    struct projected_row *r = &dp->rows[seen->row];
-    int32_t end = projected_row_end(dp, r), at = seen->pos;
-    if (at < r->segment || (at > end && projected_row_len(dp, r) == 0)) {
-        projected_row_restart(dp, r, at);
-    } else if (at > end) { /* nobody has the states between */
-        r->shift += at - end;
-        r->segment = at;
-    } else {
-        at = end; /* those before are the same */
+    runner_rewind(dp->runner, r->seq);
+    r->shift = r->segment = pos;
+    r->n_waiting = 0;
+}
+
+/* States of the row, which follow its context, go to items. False: there is no memory, and it begins anew behind them. */
+static bool projected_put(struct draft_projected *dp, struct projected_row *r, struct tensor states)
+{
+    int32_t n = (int32_t)states.rows, len = projected_row_len(dp, r);
+    if (runner_reserve(dp->runner, r->seq, len + n, NULL) != ERR_OK) {
+        projected_row_restart(dp, r, r->shift + len + n);
+        return false;
     }
-    int32_t n = seen->pos + seen->n - at;
-    if (n <= 0)
-        return;
-    if (runner_reserve(dp->runner, r->seq, projected_row_len(dp, r) + n, NULL) != ERR_OK) {
-        projected_row_restart(dp, r, seen->pos + seen->n);
-        return;
-    }
-    while (n > 0) {
-        int32_t piece = n < SEE_ROWS - dp->n_rows ? n : SEE_ROWS - dp->n_rows;
+    for (int32_t at = 0; at < n;) {
+        int32_t piece = n - at < SEE_ROWS - dp->n_rows ? n - at : SEE_ROWS - dp->n_rows;
         dp->items[dp->n_items++] = (struct runner_item){
             .seq = r->seq,
             .n = piece,
             .shift = r->shift,
-            .inputs = tensor_rows(seen->states, at - seen->pos, piece),
+            .inputs = tensor_rows(states, at, piece),
         };
         dp->n_rows += piece;
         at += piece;
-        n -= piece;
         if (dp->n_rows == SEE_ROWS)
             projected_take(dp);
     }
+    return true;
+}
+
+/* What waits goes to items. The row's next states may come once these are taken. */
+static void projected_put_waiting(struct draft_projected *dp, row_id row)
+{
+    struct projected_row *r = &dp->rows[row];
+    int32_t n = r->n_waiting;
+    r->n_waiting = 0;
+    if (n > 0)
+        (void)projected_put(dp, r, projected_waiting(dp, row, 0, n));
+}
+
+static void projected_see_row(struct draft_projected *dp, const struct draft_seen *seen)
+{
+    struct projected_row *r = &dp->rows[seen->row];
+    int32_t end = projected_row_end(dp, r), at = seen->pos, last = seen->pos + seen->n;
+    if (at < r->segment || (at > end && end == r->shift))
+        projected_row_restart(dp, r, at);
+    else if (at <= end) /* those before are the same */
+        at = end;
+    if (at >= last)
+        return;
+    if (r->n_waiting + last - at > WAITING || at > end) {
+        projected_put_waiting(dp, seen->row);
+        projected_take(dp);
+    }
+    if (at > projected_row_end(dp, r)) { /* nobody has the states between */
+        r->shift += at - projected_row_end(dp, r);
+        r->segment = at;
+    }
+    struct tensor states = tensor_rows(seen->states, at - seen->pos, last - at);
+    if (last - at > WAITING) {
+        (void)projected_put(dp, r, states);
+        return;
+    }
+    ops_copy(dp->model->be, projected_waiting(dp, seen->row, r->n_waiting, last - at), states);
+    r->n_waiting += last - at;
 }
 
 static void draft_projected_see(struct drafter *d, const struct draft_seen *seen, int32_t n)
@@ -185,8 +216,19 @@ static void draft_projected_see(struct drafter *d, const struct draft_seen *seen
         projected_see_row(dp, &seen[i]);
     projected_take(dp);
     for (int32_t i = 0; i < n; i++)
-        if (seen[i].n > 1) /* prompts, for those that come while they run */
+        if (seen[i].n > WAITING) /* prompts, for those that come while they run */
             projected_row_keep(dp, &dp->rows[seen[i].row], seen[i].ids, seen[i].n_ids, true);
+}
+
+static void draft_projected_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
+{
+    struct draft_projected *dp = draft_projected_of(d);
+    struct projected_row *r = &dp->rows[row];
+    projected_put_waiting(dp, row);
+    projected_take(dp);
+    projected_row_keep(dp, r, ids, n_ids, false);
+    runner_close(dp->runner, r->seq);
+    projected_row_release(r);
 }
 
 /* --- guesses --- */
@@ -326,8 +368,11 @@ static void draft_projected_draft(struct drafter *d, struct draft_ask *asks, int
 {
     struct draft_projected *dp = draft_projected_of(d);
     int32_t n_out = 0;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         asks[i].n = 0;
+        projected_put_waiting(dp, asks[i].row);
+    }
+    projected_take(dp);
     for (int32_t i = 0; i < n; i++) {
         if (!projected_add_block(dp, &asks[i], n_out)) {
             if (dp->n_items > 0)
@@ -368,6 +413,8 @@ static void draft_projected_free(struct drafter *d)
     runner_free(dp->runner);
     sampler_release(&dp->sampler);
     projected_walk_release(&dp->walk);
+    if (dp->waiting)
+        dp->model->be->ops->free(dp->model->be, MEM_CAT_SCRATCH, dp->waiting, dp->waiting_bytes);
     mem_free(MEM_CAT_BASE, dp->rows);
     mem_free(MEM_CAT_BASE, dp->items);
     mem_free(MEM_CAT_BASE, dp->asked);
@@ -425,6 +472,12 @@ enum err_code draft_projected_new(const struct draft_model_options *o, struct dr
                                  .cache_type = o->cache_type,
                                  .keep_bytes = RUNNER_KEEP_ALL };
     enum err_code code = runner_new(&ro, &dp->runner, err);
+    dp->waiting_bytes =
+        (size_t)(o->max_rows * WAITING * m->projected.taps.n * m->width) * sizeof(*dp->waiting);
+    dp->waiting = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, dp->waiting_bytes);
+    if (!code && !dp->waiting)
+        code = err_set(err, ERR_NOMEM, "states for a drafter: no memory for %zu MiB",
+                       dp->waiting_bytes >> 20);
     if (!code)
         code = sampler_init(&dp->sampler, (int32_t)m->n_vocab, err);
     if (!code)

@@ -52,9 +52,10 @@ static enum err_code projected_parse_head(const struct weights *w, struct model 
     if (in && !weights_find(w, "markov_w2.weight"))
         return err_set(err, ERR_INVALID, "tensor markov_w2.weight: missing, markov_w1 needs it");
     p->confidence_has_markov = conf && in && conf->shape[0] == m->width + p->rank;
-    if (conf && !p->confidence_has_markov && conf->shape[0] != m->width)
-        return err_set(err, ERR_INVALID, "tensor conf_proj.weight: rows of %lld, want %lld or %lld",
-                       (long long)conf->shape[0], (long long)m->width,
+    if (conf && ((!p->confidence_has_markov && conf->shape[0] != m->width) || conf->shape[1] != 1))
+        return err_set(err, ERR_INVALID,
+                       "tensor conf_proj.weight: %lld rows of %lld, want one of %lld or %lld",
+                       (long long)conf->shape[1], (long long)conf->shape[0], (long long)m->width,
                        (long long)(m->width + p->rank));
     enum err_code code =
         weights_bool_or(w, model_key(m, "sample_from_anchor", key), in != NULL, &is_anchored, err);

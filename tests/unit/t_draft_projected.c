@@ -169,6 +169,8 @@ static void a_block_leaves_nothing_behind(void **state)
         for (int32_t n = 58, k = 0, known = 0; n < 150; n += 1 + k++ % 5) {
             see(&w, 0, known > 0 ? known - k % 3 : 0, n - 1, 9); /* some of them once more */
             known = n - 1;
+            if (k % 7 > 4) /* it is not asked every time */
+                continue;
             struct draft_ask got = ask(&w, 0, n, 1 + k % 8), want = alone(&w, n, 1 + k % 8);
             asks_equal(&got, &want);
         }
