@@ -196,6 +196,7 @@ struct engine_work {
 struct engine_speculation {
     int32_t rounds; /* steps with guesses */
     int32_t drafted, accepted;
+    int32_t computed; /* guesses that a drafter with a model of its own has computed, verified or not */
     int32_t accepted_at
         [ENGINE_DRAFTS_MAX]; /* of the first guesses of each round, the second ones, ... */
 };

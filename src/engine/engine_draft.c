@@ -168,6 +168,7 @@ static void draft_ask_slow(struct engine_model *em, const struct speculate_room 
             em->rows[a->row].allowance_us -= (double)em->slow_us / n_slow;
             continue;
         }
+        em->rows[a->row].speculation.computed += em->plan[i].n;
         em->plan[i].n_max = a->n_max;
         *a = em->plan[i];
         draft_set_chances(em, a);

@@ -333,6 +333,7 @@ static void call_count_speculation(struct engine_speculation *all,
     all->rounds += one->rounds;
     all->drafted += one->drafted;
     all->accepted += one->accepted;
+    all->computed += one->computed;
     for (int i = 0; i < ENGINE_DRAFTS_MAX; i++)
         all->accepted_at[i] += one->accepted_at[i];
 }

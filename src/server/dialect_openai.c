@@ -48,6 +48,7 @@ static void openai_speculation(struct json_writer *w, const struct engine_specul
     json_field_int(w, "rounds", s->rounds);
     json_field_int(w, "drafted", s->drafted);
     json_field_int(w, "accepted", s->accepted);
+    json_field_int(w, "computed", s->computed);
     json_field_array(w, "accepted_per_position");
     for (int i = 0; i < n; i++)
         json_int(w, s->accepted_at[i]);

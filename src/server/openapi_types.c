@@ -20,7 +20,7 @@ static const struct openapi_type openapi_types[] = {
     { "Token", "int(0)", "an id of the model's vocabulary" },
     { "Timings", "{prompt_n: int(0), prompt_ms: number(0), prompt_per_second: number(0), predicted_n: int(0), predicted_ms: number(0), predicted_per_second: number(0)}",
       "as llama.cpp's clients read them" },
-    { "Usage", "{prompt_tokens: int(0), completion_tokens: int(0), total_tokens: int(0), prompt_tokens_details: {cached_tokens: int(0)}, completion_tokens_details: {reasoning_tokens: int(0)}, speculation?: {rounds: int(1), drafted: int(1), accepted: int(0), accepted_per_position: int(0)[]}, cache_diagnostics?: CacheDiagnostics}",
+    { "Usage", "{prompt_tokens: int(0), completion_tokens: int(0), total_tokens: int(0), prompt_tokens_details: {cached_tokens: int(0)}, completion_tokens_details: {reasoning_tokens: int(0)}, speculation?: {rounds: int(1), drafted: int(1), accepted: int(0), computed: int(0), accepted_per_position: int(0)[]}, cache_diagnostics?: CacheDiagnostics}",
       "the end token is not counted" },
     { "CacheDiagnostics", "{reason: 'unknown' | 'whole' | 'ends' | 'differs' | 'empty' | 'evicted' | 'state' | 'no_room' | 'scored' | 'off', prompt_tokens: int(0), reused_tokens: int(0), disk_tokens: int(0), nearest_tokens: int(0), evicted_tokens: int(0),"
       " goes_on_at: CachePlace | null, first_difference: {" CACHE_PLACE ", before: string, here: string, kept: string | null} | null, token_ids: {used: int(0), ignored: int(0)}, hoisted_lines: int(0)}",

@@ -508,7 +508,7 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     enum err_code code = lab_open(&lab, path, c, &err);
     if (code == ERR_UNSUPPORTED && c->split)
         return; /* a model without experts; what else is not there the configurations before have told */
-    if (code == ERR_UNSUPPORTED || (is_gpu && code == ERR_NOT_FOUND)) {
+    if (code == ERR_UNSUPPORTED) {
         skip(is_gpu ? "no-gpu" : "cpu-feature", err.text);
         return;
     }
