@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#define AHEAD_BYTES 128 /* that must come, looked at in one go */
-
 static size_t constraint_words(const struct constraint *c)
 {
     return ((size_t)grammar_vocab_n(c->vocab) + 31) / 32;
@@ -216,6 +214,7 @@ enum err_code constraint_feed(struct constraint *c, const struct guide *g, enum 
                               bool is_forced, int32_t id, struct err *err)
 {
     struct grammar_bytes s = grammar_vocab_bytes(c->vocab, id);
+    grammar_layout_feed(&c->layout, s.data, s.len);
     if (was == GUIDE_ANSWER)
         return is_forced || constraint_step(c, s) ? ERR_OK : constraint_fail(c, id, err);
     if (was == GUIDE_BEFORE && !is_forced)
@@ -263,30 +262,18 @@ int32_t constraint_cut(struct constraint *c, const struct guide *g, const int32_
     return n;
 }
 
-/* Tokens that spell bytes [n], the longest first; not the last one, which may go on into what is open. */
-static int32_t constraint_spell(const struct constraint *c, const char *bytes, size_t n,
-                                bool is_whole, int32_t *ids, int32_t n_max)
-{
-    int32_t k = 0;
-    for (size_t at = 0, len; at < n && k < n_max; at += len) {
-        int32_t id = grammar_vocab_longest(c->vocab, bytes + at, n - at, &len);
-        if (id < 0 || (!is_whole && at + len == n))
-            break;
-        ids[k++] = id;
-    }
-    return k;
-}
-
 int32_t constraint_ahead(struct constraint *c, const struct guide *g, int32_t *ids, int32_t n_max,
                          bool *is_sure)
 {
-    char bytes[AHEAD_BYTES];
+    char byte;
     int32_t n = 0, only;
     *is_sure = true;
-    if (!constraint_is_in_text(c, g) || grammar_forced(c->state, bytes, 1) == 0)
+    if (!constraint_is_in_text(c, g))
         return 0;
-    grammar_state_copy(c->probe, c->state);
-    while (n < n_max && grammar_forced(c->probe, bytes, 1) == 1 &&
+    bool is_certain = grammar_forced(c->state, &byte, 1) == 1;
+    if (is_certain)
+        grammar_state_copy(c->probe, c->state);
+    while (is_certain && n < n_max && grammar_forced(c->probe, &byte, 1) == 1 &&
            grammar_mask(c->probe, c->mask, &only) == 1) {
         struct grammar_bytes s = grammar_vocab_bytes(c->vocab, only);
         if (!grammar_step(c->probe, s.data, s.len))
@@ -296,8 +283,5 @@ int32_t constraint_ahead(struct constraint *c, const struct guide *g, int32_t *i
     if (n > 0)
         return n;
     *is_sure = false;
-    size_t len = grammar_forced(c->state, bytes, sizeof(bytes));
-    bool is_whole =
-        len == sizeof(bytes) || (grammar_step(c->probe, bytes, len) && grammar_is_over(c->probe));
-    return constraint_spell(c, bytes, len, is_whole, ids, n_max);
+    return grammar_spell(c->state, &c->layout, c->probe, ids, n_max);
 }

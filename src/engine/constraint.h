@@ -22,6 +22,7 @@ struct constraint {
     uint32_t *mask; /* [n_vocab] bits */
     bool fits;      /* what has come while a span might yet open */
     int32_t n_blanks;
+    struct grammar_layout layout;
     int whole; /* is there a token with more behind a whole end of a span? -1: nobody has looked */
 };
 
@@ -51,8 +52,8 @@ enum err_code constraint_feed(struct constraint *c, const struct guide *g, enum 
 bool constraint_is_over(const struct constraint *c, const struct guide *g);
 /* How many of the guesses [n] the grammar lets through. */
 int32_t constraint_cut(struct constraint *c, const struct guide *g, const int32_t *ids, int32_t n);
-/* What the grammar itself knows of the next ids: up to n_max into ids. *is_sure: no others are possible; else they spell the bytes that
- * must come, most likely in these pieces. Returns how many. */
+/* What the grammar itself knows of the next ids: up to n_max into ids. *is_sure: no others are possible; else they spell what
+ * comes but for blanks, most likely in these pieces. Returns how many. */
 int32_t constraint_ahead(struct constraint *c, const struct guide *g, int32_t *ids, int32_t n_max,
                          bool *is_sure);
 

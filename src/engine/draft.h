@@ -13,11 +13,12 @@
 
 #define DRAFT_MAX 16 /* guesses of a row in one step */
 /* Classes that acceptance is measured for, of every drafter its own. */
-#define DRAFT_CLASSES      18
+#define DRAFT_CLASSES      19
 #define DRAFT_LOOKUP_SURE  0  /* to 7: by the length of the common ending */
 #define DRAFT_MODEL_SURE   8  /* to 15: by what the draft model gives its choice */
 #define DRAFT_MODEL_BEFORE 16 /* before it was asked: any of its guesses */
 #define DRAFT_SPELLED      17 /* bytes that a grammar is certain of, in the likeliest tokens */
+#define DRAFT_EXPECTED     18 /* ... one that is expected only */
 
 /* What is wanted of one row, and the answer. */
 struct draft_ask {

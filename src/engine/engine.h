@@ -165,6 +165,8 @@ struct engine_request {
     /* What the answer is expected to say, for whoever guesses its ids; it changes no answer. */
     const int32_t *predicted; /* [n_predicted] */
     int32_t n_predicted;
+    struct grammar *
+        expected; /* the same as a form that is not enforced (grammar_source.is_guess); NULL: none is known */
     /* Prompts of different salts never share what was computed. All zero: the usual one. */
     uint8_t cache_salt[ENGINE_SALT_BYTES];
     /* The conversation that it is a turn of: what it leaves is held until another turn goes on with it, or `unpin`. 0 = of none. */
@@ -196,7 +198,8 @@ struct engine_work {
 struct engine_speculation {
     int32_t rounds; /* steps with guesses */
     int32_t drafted, accepted;
-    int32_t computed; /* guesses that a drafter with a model of its own has computed, verified or not */
+    int32_t
+        computed; /* guesses that a drafter with a model of its own has computed, verified or not */
     int32_t accepted_at
         [ENGINE_DRAFTS_MAX]; /* of the first guesses of each round, the second ones, ... */
 };

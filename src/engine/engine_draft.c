@@ -23,11 +23,15 @@ void draft_open(struct engine_model *em, row_id id, const struct engine_request 
     row->no_drafts = row->no_drafts || !em->drafter ||
                      em->drafter->ops->open(em->drafter, id, req, row->ids_max, NULL) != ERR_OK;
     row->probe_after = SLOW_PROBE_FIRST;
+    expected_init(&row->expected, row->no_drafts ? NULL : req->expected, em->base.info.n_vocab);
+    for (int32_t i = row->n_prompt; i < row->n_ids; i++)
+        expected_feed(&row->expected, row->ids[i]);
 }
 
 void draft_close(struct engine_model *em, row_id id)
 {
-    const struct row *row = &em->rows[id];
+    struct row *row = &em->rows[id];
+    expected_release(&row->expected);
     if (!row->no_drafts)
         em->drafter->ops->close(em->drafter, id, row->ids, row->n_ids);
     if (!row->no_slow)
@@ -58,6 +62,17 @@ static void draft_known(struct row *row, struct draft_ask *a)
     memset(a->sure, is_sure ? -1 : DRAFT_SPELLED, sizeof(a->sure));
 }
 
+/* What is expected to come goes before what the text once said, unless that agrees and knows more. */
+static void draft_expect(const struct row *row, struct draft_ask *a)
+{
+    int32_t ids[DRAFT_MAX], n = expected_ahead(&row->expected, ids, a->n_max);
+    if (n == 0 || (a->n >= n && memcmp(a->ids_out, ids, (size_t)n * sizeof(*ids)) == 0))
+        return;
+    a->n = n;
+    memcpy(a->ids_out, ids, (size_t)n * sizeof(*ids));
+    memset(a->sure, DRAFT_EXPECTED, sizeof(a->sure));
+}
+
 /* Guesses of the rows that can take some: what the fast drafter says, then what guide and grammar know. Returns the number of asks. */
 static int32_t draft_ask_all(struct engine_model *em, const struct engine_work *work, int32_t n)
 {
@@ -80,6 +95,8 @@ static int32_t draft_ask_all(struct engine_model *em, const struct engine_work *
     }
     if (n_asks > 0)
         em->drafter->ops->draft(em->drafter, em->asks, n_asks);
+    for (int32_t i = 0; i < n_asks; i++)
+        draft_expect(&em->rows[em->asks[i].row], &em->asks[i]);
     memmove(em->asks + n_asks, em->asks + end - n_known, (size_t)n_known * sizeof(*em->asks));
     return n_asks + n_known;
 }

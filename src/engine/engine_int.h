@@ -5,6 +5,7 @@
 
 #include "engine/constraint.h"
 #include "engine/engine_model.h"
+#include "engine/expected.h"
 #include "engine/guide.h"
 #include "engine/sample.h"
 #include "engine/speculate.h"
@@ -40,6 +41,7 @@ struct row {
     struct logit_bias *bias; /* the copy that sample.bias points to */
     struct guide guide;
     struct constraint constraint;
+    struct expected expected;
     struct engine_token tokens[DRAFT_MAX + 1]; /* of the last step */
     int64_t safe_at[DRAFT_MAX + 1];
     bool no_drafts, no_slow;  /* neither drafter is asked; the one that takes time is not */

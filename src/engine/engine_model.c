@@ -441,7 +441,8 @@ int64_t engine_model_request_bytes(const struct engine *e)
     int64_t blocks = 6 * 64; /* what the allocator rounds up */
     int64_t row = (int64_t)e->info.n_ctx * (int64_t)sizeof(int32_t) +
                   ENGINE_BIAS_MAX * (int64_t)sizeof(struct logit_bias) +
-                  (int64_t)guide_bytes_max() + (int64_t)constraint_bytes_max(e->info.n_vocab);
+                  (int64_t)guide_bytes_max() + (int64_t)constraint_bytes_max(e->info.n_vocab) +
+                  (int64_t)expected_bytes_max();
     return e->info.max_rows * (row + blocks);
 }
 

@@ -81,6 +81,7 @@ int32_t row_feed(struct row *row, const struct engine_bytes *bytes, int32_t id, 
     enum guide_phase was = row->guide.phase;
     bool is_forced = guide_next(&row->guide) != NULL;
     int32_t stop = guide_feed(&row->guide, id, bytes[id].data, bytes[id].len);
+    expected_feed(&row->expected, id);
     if (row->constraint.state)
         *code = constraint_feed(&row->constraint, &row->guide, was, is_forced, id, err);
     return stop;

@@ -54,9 +54,9 @@ void draft_rate_add(struct draft_rate *r, int32_t sure, bool is_taken)
 double draft_rate_of(const struct draft_rate *row, const struct draft_rate *all, int32_t sure)
 {
     /* Of a draft model the middle of what it gives, and enough to begin with. */
-    static const float first[DRAFT_CLASSES] = { 0.5f,  0.5f, 0.5f,  0.5f,  0.5f,  0.5f,
-                                                0.5f,  0.5f, 0.15f, 0.4f,  0.6f,  0.75f,
-                                                0.85f, 0.9f, 0.95f, 0.98f, 0.75f, 0.5f };
+    static const float first[DRAFT_CLASSES] = { 0.5f,  0.5f,  0.5f,  0.5f, 0.5f,  0.5f,  0.5f,
+                                                0.5f,  0.15f, 0.4f,  0.6f, 0.75f, 0.85f, 0.9f,
+                                                0.95f, 0.98f, 0.75f, 0.5f, 0.75f };
     double rate = (all->taken[sure] + 2 * first[sure]) / (all->n[sure] + 2);
     return (row->taken[sure] + RATE_PRIOR * rate) / (row->n[sure] + RATE_PRIOR);
 }

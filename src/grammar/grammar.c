@@ -56,6 +56,7 @@ static uint64_t compile_id(const struct grammar_source *sources, int32_t n)
         h = compile_hash(h, &s->kind, sizeof(s->kind));
         h = compile_hash(h, &s->is_compact, sizeof(s->is_compact));
         h = compile_hash(h, &s->is_any_order, sizeof(s->is_any_order));
+        h = compile_hash(h, &s->has_no_masks, sizeof(s->has_no_masks));
         h = compile_hash(h, s->text, s->n);
         h = compile_hash(h, s->before, s->before ? strlen(s->before) : 0);
         h = compile_hash(h, s->after, s->after ? strlen(s->after) : 0);
@@ -85,14 +86,15 @@ enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t 
     mem_free(MEM_CAT_GRAMMAR, docs);
     g->vocab = v;
     g->id = compile_id(sources, n);
-    if (!code && v)
+    bool has_masks = v && !sources[0].has_no_masks;
+    if (!code && has_masks)
         code = mask_cache_new(g, err);
     if (code) {
         grammar_unref(g);
         return code;
     }
     struct grammar_state *start = NULL;
-    if (v && grammar_state_new(g, &start, NULL) == ERR_OK)
+    if (has_masks && grammar_state_new(g, &start, NULL) == ERR_OK)
         mask_warm(g, start);
     grammar_state_free(start);
     *out = g;

@@ -57,8 +57,9 @@ struct grammar_source {
     enum grammar_kind kind;
     const char *text; /* [n] */
     size_t n;
-    bool is_compact;            /* JSON without blanks between its tokens */
-    bool is_any_order;          /* declared properties in any order; else in the declared one */
+    bool is_compact;   /* JSON without blanks between its tokens */
+    bool is_any_order; /* declared properties in any order; else in the declared one */
+    bool has_no_masks; /* nothing will be enforced by it (of the first source, it counts for all) */
     const char *before, *after; /* literal text around it; NULL = none */
 };
 
@@ -101,6 +102,25 @@ bool grammar_is_over(const struct grammar_state *s);     /* ... and cannot go on
 size_t grammar_forced(const struct grammar_state *s, char *out, size_t max);
 /* The bytes that may come next: bit b of allowed[b / 32]. */
 void grammar_next_bytes(const struct grammar_state *s, uint32_t allowed[8]);
+
+/* How the JSON of a text has been laid out so far; zeroed at its beginning. */
+struct grammar_layout {
+    int32_t indent,
+        unit; /* blanks that the line begins with; more of them for a level, where that was seen */
+    int32_t n_blanks; /* since `last` */
+    char first, last; /* characters that are no blanks: of the line, and of all; 0 = none yet */
+    char before;      /* the first of the line before */
+    bool has_line;    /* a line end was among those blanks */
+    bool
+        is_apart; /* the last of several blanks was no part of the token behind them: most tokenizers make it one */
+};
+/* The bytes of one more token. */
+void grammar_layout_feed(struct grammar_layout *l, const char *bytes, size_t n);
+/* Tokens that spell what comes next for certain, but for blanks between JSON's tokens, which are taken to be laid out as before: the longest
+ * tokens first, up to n_max into ids; not one that what is open then might go on. probe: another state of the grammar, overwritten.
+ * Returns how many. Needs a grammar that was compiled for a vocabulary. */
+int32_t grammar_spell(const struct grammar_state *s, const struct grammar_layout *l,
+                      struct grammar_state *probe, int32_t *ids, int32_t n_max);
 
 /* Set bit id of mask [(n_vocab + 31) / 32] for exactly the tokens whose bytes fit here. Returns their number, 2 for more, and the id if it is
  * only one in *only (may be NULL). Below 0: the bounds do not hold the mask. Needs a grammar that was compiled for a vocabulary. */

@@ -42,6 +42,7 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
     r->id = r->leader = id;
     r->engine = *from;
     grammar_ref(from->grammar);
+    grammar_ref(from->expected);
     char *p = (char *)(r + 1); /* stops first: they need the widest alignment */
     struct engine_bytes *s = (struct engine_bytes *)(void *)p;
     char *bytes = p + stops + bias + prompt + begun + predicted;
@@ -68,8 +69,10 @@ struct sched_request *sched_request_new(req_id id, const struct engine_request *
 
 void sched_request_free(struct sched_request *r)
 {
-    if (r)
+    if (r) {
         grammar_unref(r->engine.grammar);
+        grammar_unref(r->engine.expected);
+    }
     mem_free(MEM_CAT_REQUEST, r);
 }
 

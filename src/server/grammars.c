@@ -123,8 +123,8 @@ static void grammars_key(const struct grammar_source *sources, int32_t n, struct
     for (int32_t i = 0; i < n; i++) {
         const struct grammar_source *s = &sources[i];
         size_t before = s->before ? strlen(s->before) : 0, after = s->after ? strlen(s->after) : 0;
-        buf_printf(key, "%d %d %d %zu %zu %zu\n", (int)s->kind, (int)s->is_compact,
-                   (int)s->is_any_order, s->n, before, after);
+        buf_printf(key, "%d %d %d %d %zu %zu %zu\n", (int)s->kind, (int)s->is_compact,
+                   (int)s->is_any_order, (int)s->has_no_masks, s->n, before, after);
         buf_add(key, s->text, s->n);
         buf_add(key, s->before ? s->before : "", before);
         buf_add(key, s->after ? s->after : "", after);

@@ -258,7 +258,8 @@ static void calls_write_triggers(const struct prepare_generation *g, bool is_spe
     json_end_array(w);
 }
 
-void prepare_calls_write_tags(const struct prepare_generation *g, struct json_writer *w)
+void prepare_calls_write_tags(const struct prepare_generation *g, bool is_guess,
+                              struct json_writer *w)
 {
     const struct split_style *style = &g->ctx->model->style;
     const struct tools *tools = g->p->tools;
@@ -268,7 +269,8 @@ void prepare_calls_write_tags(const struct prepare_generation *g, struct json_wr
     json_field_array(w, "arguments");
     for (int as_json = 0; as_json < 1 + (is_spelled && !is_json); as_json++)
         for (size_t i = 0; i < tools->n; i++)
-            calls_write_argument(g, &tools->tools[i], !tools->tools[i].is_strict, as_json, w);
+            calls_write_argument(g, &tools->tools[i], !is_guess && !tools->tools[i].is_strict,
+                                 as_json, w);
     json_end_array(w);
     calls_write_triggers(g, is_spelled, w);
     json_field_array(w, "structures");
@@ -325,7 +327,8 @@ static void calls_write_message(const struct prepare_generation *g, const struct
     buf_release(&word);
 }
 
-void prepare_calls_write_messages(const struct prepare_generation *g, struct json_writer *w)
+void prepare_calls_write_messages(const struct prepare_generation *g, bool is_guess,
+                                  struct json_writer *w)
 {
     const struct tools *tools = g->p->tools;
     struct split_framing f;
@@ -333,7 +336,8 @@ void prepare_calls_write_messages(const struct prepare_generation *g, struct jso
     json_begin_object(w);
     json_field_array(w, "arguments");
     for (size_t i = 0; i < tools->n; i++)
-        calls_write_argument(g, &tools->tools[i], !tools->tools[i].is_strict, false, w);
+        calls_write_argument(g, &tools->tools[i], !is_guess && !tools->tools[i].is_strict, false,
+                             w);
     json_end_array(w);
     json_field_array(w, "calls");
     for (size_t i = 0; i < tools->n; i++)

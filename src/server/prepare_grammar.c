@@ -1,5 +1,6 @@
 /* prepare_grammar.c - what a request says of the form of its answer, compiled: response_format, structured_outputs, guided_*, grammar,
  * json_schema, tools that are strict or must be called. One constraint at most; what cannot be enforced is refused, or named. */
+#include "base/log.h"
 #include "server/prepare_grammar_int.h"
 
 #include <string.h>
@@ -171,7 +172,8 @@ bool prepare_is_constrained(const char *body, size_t n)
 void prepare_grammar_release(struct prepare_generation *g)
 {
     grammar_unref(g->engine.grammar);
-    g->engine.grammar = NULL;
+    grammar_unref(g->engine.expected);
+    g->engine.grammar = g->engine.expected = NULL;
     buf_release(&g->grammar.text);
 }
 
@@ -257,9 +259,9 @@ static bool grammar_add_calls(struct prepare_generation *g, struct grammar_list 
     if (kind == GRAMMAR_KIND_CALLS)
         prepare_calls_write(g, g->must_call, &w);
     else if (kind == GRAMMAR_KIND_MESSAGES)
-        prepare_calls_write_messages(g, &w);
+        prepare_calls_write_messages(g, false, &w);
     else
-        prepare_calls_write_tags(g, &w);
+        prepare_calls_write_tags(g, false, &w);
     if (kind == GRAMMAR_KIND_TAGS)
         g->p->split.exact = prepare_calls_are_spelled(g) ? SPLIT_EXACT_SPELLED : SPLIT_EXACT_MARKED;
     return true;
@@ -348,6 +350,34 @@ static bool grammar_is_strict(const struct tools *tools)
     return false;
 }
 
+/* Calls of the tools on offer, as the model would write them: next tokens are guessed from it, nothing is enforced. What cannot be
+ * compiled is not expected. */
+static void grammar_expect(struct prepare_generation *g)
+{
+    bool is_framed = split_style_is_framed(&g->ctx->model->style);
+    struct api_error ignored;
+    struct json_writer w;
+    struct err err;
+    struct buf notes;
+    if (g->engine.no_drafts || !g->ctx->grammars || !prepare_calls_check(g, &ignored))
+        return;
+    struct grammar_list *l = grammar_list_new();
+    json_writer_init(
+        &w, grammar_list_add(g, l, is_framed ? GRAMMAR_KIND_MESSAGES : GRAMMAR_KIND_TAGS, "", ""));
+    if (is_framed)
+        prepare_calls_write_messages(g, true, &w);
+    else
+        prepare_calls_write_tags(g, true, &w);
+    l->sources[0].has_no_masks = true;
+    l->sources[0].is_compact = l->sources[0].is_any_order = false;
+    grammar_list_close(l);
+    buf_init(&notes, MEM_CAT_REQUEST, GRAMMAR_NOTES);
+    if (grammars_get(g->ctx->grammars, l->sources, l->n, &g->engine.expected, &notes, &err))
+        log_debug("server", "tools: no calls are guessed: %s", err.text);
+    buf_release(&notes);
+    grammar_list_free(l);
+}
+
 bool prepare_constrain(struct prepare_generation *g, struct api_error *e)
 {
     const struct split_style *style = &g->ctx->model->style;
@@ -358,6 +388,8 @@ bool prepare_constrain(struct prepare_generation *g, struct api_error *e)
                              "%s: tool_choice asks for a call; the answer cannot be both",
                              g->grammar.field);
     bool has_calls = offers_tools && (g->must_call || is_text);
+    if (offers_tools && !has_calls && !is_strict)
+        grammar_expect(g);
     if (!has_calls && !is_strict && !is_text)
         return true;
     struct grammar_list *l = grammar_list_new();

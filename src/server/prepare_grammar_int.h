@@ -13,10 +13,13 @@ void prepare_calls_write(const struct prepare_generation *g, bool is_forced, str
 /* The arguments of one tool alone, to see what is wrong with them. is_free: any. */
 void prepare_calls_write_one(const struct prepare_generation *g, const struct tool *tool,
                              bool is_free, struct json_writer *w);
-/* GRAMMAR_KIND_TAGS: calls in free text; also, if they are spelled, as JSON by itself. */
-void prepare_calls_write_tags(const struct prepare_generation *g, struct json_writer *w);
+/* GRAMMAR_KIND_TAGS: calls in free text; also, if they are spelled, as JSON by itself. is_guess: what the arguments are by their schema, of
+ * tools that are not strict too. */
+void prepare_calls_write_tags(const struct prepare_generation *g, bool is_guess,
+                              struct json_writer *w);
 bool prepare_calls_are_spelled(const struct prepare_generation *g);
 /* GRAMMAR_KIND_MESSAGES, for framed styles. */
-void prepare_calls_write_messages(const struct prepare_generation *g, struct json_writer *w);
+void prepare_calls_write_messages(const struct prepare_generation *g, bool is_guess,
+                                  struct json_writer *w);
 
 #endif

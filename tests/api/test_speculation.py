@@ -164,3 +164,44 @@ def test_a_drafter_that_says_something_else_is_refused(tmp_path, name):
 def test_a_drafter_answers_nothing_itself():
     r = start("--model", str(PROJECTED / "dspark"))
     assert r.returncode != 0 and "it guesses for another model, and answers nothing itself: --model THAT --speculate draft:" in r.stderr, r.stderr
+
+
+WEATHER = {"name": "get_weather", "description": "The weather of a city", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}, "days": {"type": "integer"}},
+    "required": ["city", "unit", "days"]}}
+SEARCH = {"name": "search_files", "description": "Search files for a pattern", "parameters": {
+    "type": "object", "properties": {"pattern": {"type": "string"}, "directory": {"type": "string"}}, "required": ["pattern", "directory"]}}
+
+
+@pytest.fixture(scope="module")
+def caller():
+    with Server([PLUMB, "serve", "--model", str(fetched_model("qwen2.5-coder-0.5b")), "--port", "0", "--ctx", "4096", "--no-store"]) as s:
+        yield s
+
+
+def calls(reply):
+    return [call["function"] for call in reply["choices"][0]["message"]["tool_calls"]]
+
+
+@pytest.mark.parametrize("tools, says", [
+    ([WEATHER], "What is the weather in Paris in celsius for the next 3 days? Call the tool."),
+    ([WEATHER, SEARCH], "Search for deadline in the folder src. Use the tool."),
+])
+def test_calls_are_guessed_from_the_tools_on_offer(caller, tools, says):
+    """Names, keys and what stands between them are known before the model writes them; what it writes stays its own."""
+    offered = [{"type": "function", "function": t} for t in tools]
+    got = {}
+    for on in (True, False):
+        status, got[on] = caller.chat([{"role": "user", "content": says}], tools=offered, max_tokens=120, temperature=0, speculation=on,
+                                      cache_salt=f"{len(tools)} {on}")
+        assert status == 200, got[on]
+    assert calls(got[True]) == calls(got[False])
+    assert got[True]["usage"]["completion_tokens"] == got[False]["usage"]["completion_tokens"]
+    told = got[True]["usage"]["speculation"]
+    assert told["accepted"] >= 8, told
+
+
+def test_tools_whose_schema_cannot_be_enforced_are_offered_all_the_same(caller):
+    odd = {"name": "odd", "parameters": {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}}
+    status, r = caller.chat([{"role": "user", "content": "Say hello."}], tools=[{"type": "function", "function": odd}], max_tokens=8, temperature=0)
+    assert status == 200, r

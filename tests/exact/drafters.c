@@ -98,7 +98,7 @@ enum err_code exact_drafter_new(enum drafts drafts, int32_t max_rows, struct dra
     if (drafts == DRAFTS_NONE || drafts == DRAFTS_MODEL || drafts == DRAFTS_HEAD ||
         exact_projected(drafts))
         return ERR_OK;
-    if (drafts == DRAFTS_LOOKUP || drafts == DRAFTS_LOOKUP_AUTO)
+    if (drafts == DRAFTS_LOOKUP || drafts == DRAFTS_LOOKUP_AUTO || drafts == DRAFTS_EXPECTED)
         return draft_lookup_new(max_rows, out, err);
     struct oracle *o = mem_alloc(MEM_CAT_BASE, sizeof(*o));
     o->base.ops = &oracle_ops;

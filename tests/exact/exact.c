@@ -88,6 +88,7 @@ static const struct lab_config configs[] = {
     { "cpu, guesses random", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_RANDOM, false, SPLIT_NONE },
     { "cpu, lookup", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP, false, SPLIT_NONE },
     { "cpu, lookup auto", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_LOOKUP_AUTO, false, SPLIT_NONE },
+    { "cpu, expected", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_EXPECTED, false, SPLIT_NONE },
     { "cpu, draft model", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_MODEL, false, SPLIT_NONE },
     { "cpu, dflash", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_DFLASH, false, SPLIT_NONE },
     { "cpu, dflash with windows", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_DFLASH_WINDOW, false,
@@ -371,6 +372,8 @@ static int requests_init(struct exact_request *r, const struct exact_model *m,
     request_constrain(&r[n++], lab->grammar, false);
     request_init(&r[n], "grammar, guided", m, n_vocab, 1);
     request_constrain(&r[n++], lab->grammar, true);
+    for (int i = 0; i < n; i++)
+        r[i].engine.expected = lab->expected;
     return n;
 }
 
@@ -403,6 +406,19 @@ static enum err_code answer_compute(struct lab *lab, const struct exact_request 
     }
     lab->engine->ops->close(lab->engine, row);
     return code;
+}
+
+/* That answer as a form: its bytes, then anything. */
+static enum err_code answer_expect(struct lab *lab, struct err *err)
+{
+    static const char rest[] = "root ::= [^\\x00]*";
+    answer[answer_len < ANSWER_MAX ? answer_len : ANSWER_MAX - 1] = '\0';
+    struct grammar_source s = { .kind = GRAMMAR_KIND_GBNF,
+                                .text = rest,
+                                .n = sizeof(rest) - 1,
+                                .has_no_masks = true,
+                                .before = answer };
+    return grammar_compile(&s, lab->vocab, &lab->expected, NULL, err);
 }
 
 /* --- running --- */
@@ -524,13 +540,15 @@ static void run_config(const struct exact_model *m, const char *path, const stru
         if (answer_compute(&lab, &req, &err))
             fail(m->name, c->name, "greedy", err.text);
     }
+    if (c->drafts == DRAFTS_EXPECTED && !is_embedder && answer_expect(&lab, &err))
+        fail(m->name, c->name, "expected", err.text);
     for (size_t s = 0; s < ARRAY_LEN(scenarios) && !is_writing; s++)
         if (is_wanted(m, c, &scenarios[s]) && (!is_embedder || is_for_texts(&scenarios[s])))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
     /* Forced ids, which come with every configuration, are guesses that are right. */
     bool must_accept = c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM ||
                        c->drafts == DRAFTS_MODEL || c->drafts == DRAFTS_DFLASH ||
-                       c->drafts == DRAFTS_DSPARK;
+                       c->drafts == DRAFTS_DSPARK || c->drafts == DRAFTS_EXPECTED;
     if (!is_writing && !is_embedder &&
         ((must_accept && lab.n_accepted == 0) ||
          (c->drafts == DRAFTS_WRONG && lab.n_drafted < 5 * lab.n_accepted)))

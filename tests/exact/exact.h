@@ -22,8 +22,9 @@ enum drafts {
     DRAFTS_RANDOM, /* so many as the dice say, three of four right */
     DRAFTS_LOOKUP,
     DRAFTS_LOOKUP_AUTO,
-    DRAFTS_MODEL,  /* the model itself, which remembers badly: mostly right */
-    DRAFTS_DFLASH, /* drafters that read its states (exact_projected) */
+    DRAFTS_EXPECTED, /* lookup, and the greedy answer as the form that all are expected to have */
+    DRAFTS_MODEL,    /* the model itself, which remembers badly: mostly right */
+    DRAFTS_DFLASH,   /* drafters that read its states (exact_projected) */
     DRAFTS_DFLASH_WINDOW,
     DRAFTS_DSPARK,
     DRAFTS_HEAD, /* the model's head for multi-token prediction */
@@ -62,8 +63,8 @@ struct lab {
     struct weights *slow_weights; /* of a drafter that reads states */
     struct model *slow_model;
     struct grammar_vocab *vocab;
-    struct grammar *grammar;
-    int64_t n_drafted, n_accepted; /* guesses, of all rows that were taken to their end */
+    struct grammar *grammar, *expected; /* expected: NULL unless drafts are DRAFTS_EXPECTED */
+    int64_t n_drafted, n_accepted;      /* guesses, of all rows that were taken to their end */
 };
 
 /* Errors: those of opening. ERR_UNSUPPORTED: the machine lacks the level. Close with lab_close (fine on a zeroed lab). */

@@ -233,6 +233,7 @@ void lab_close(struct lab *lab)
     model_free(lab->slow_model);
     weights_close(lab->slow_weights);
     grammar_unref(lab->grammar);
+    grammar_unref(lab->expected);
     grammar_vocab_free(lab->vocab);
     mem_free(MEM_CAT_BASE, lab->token_bytes);
     model_free(lab->model);
