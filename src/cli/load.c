@@ -229,7 +229,8 @@ static enum err_code load_split(const struct load *l, struct model_load_options 
                                     .ctx = l->o->ctx,
                                     .kv_memory = l->o->kv_memory,
                                     .cache_type = l->cache_type,
-                                    .step_rows = LOAD_STEP_ROWS_GPU };
+                                    .step_rows = LOAD_STEP_ROWS_GPU,
+                                    .wants_head = l->o->wants_head };
     enum err_code code = load_split_plan(&o, &split, err);
     mo->n_host_layers = split.n_host_layers;
     mo->n_host_experts = split.n_host_experts;

@@ -209,7 +209,9 @@ enum err_code load_split_plan(const struct load_split_options *o, struct load_sp
 {
     struct sizes s = { .be = o->be };
     struct model *look = NULL;
-    struct model_load_options mo = { .weights = o->weights };
+    struct err no_head = { 0 };
+    struct model_load_options mo = { .weights = o->weights,
+                                     .nextn_err = o->wants_head ? &no_head : NULL };
     *out = (struct load_split){ 0 };
     enum err_code code = model_load(&mo, &look, err);
     if (code)

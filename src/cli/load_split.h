@@ -16,6 +16,7 @@ struct load_split_options {
     int64_t ctx, kv_memory;   /* 0 = not said */
     enum dtype cache_type;
     int step_rows;
+    bool wants_head; /* as in struct load_options: its weights are counted, too */
 };
 
 struct load_split {

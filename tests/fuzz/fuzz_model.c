@@ -59,7 +59,7 @@ static void run_row(struct engine *e, const struct tokenizer *t)
     struct err err = { 0 };
     struct engine_request req = { .prompt = ids,
                                   .n_prompt = t ? make_prompt(t, e->info.n_vocab, ids) : 1,
-                                  .max_tokens = FUZZ_STEPS,
+                                  .max_tokens = FUZZ_STEPS + 2,
                                   .sample = { .top_p = 1,
                                               .typical_p = 1,
                                               .xtc_threshold = 1,
@@ -70,17 +70,19 @@ static void run_row(struct engine *e, const struct tokenizer *t)
     if (code)
         return;
     code = e->ops->grow(e, row, INT32_MAX, &err);
-    BUG_ON(code); /* the context fits in the cache */
-    for (int i = 0; i < FUZZ_STEPS && !code; i++) {
+    BUG_ON(code);                                   /* the context fits in the cache */
+    for (int i = 0; i < FUZZ_STEPS && !code; i++) { /* of the second one a head has guessed */
         struct engine_work work = { .row = row, .n_tokens = req.n_prompt };
         struct engine_result result = { 0 };
         code = e->ops->step(e, &work, 1, &result, &err);
         assert_said(code, &err);
         if (code || result.finish != FINISH_NONE)
             break;
-        BUG_ON(result.n_tokens != 1 || result.tokens[0].id < 0 ||
-               result.tokens[0].id >= e->info.n_vocab);
-        BUG_ON(!(result.tokens[0].logprob <= 0));
+        BUG_ON(result.n_tokens < 1);
+        for (int32_t k = 0; k < result.n_tokens; k++) {
+            BUG_ON(result.tokens[k].id < 0 || result.tokens[k].id >= e->info.n_vocab);
+            BUG_ON(!(result.tokens[k].logprob <= 0));
+        }
     }
     e->ops->close(e, row);
 }
@@ -88,25 +90,36 @@ static void run_row(struct engine *e, const struct tokenizer *t)
 static void run_model(struct model *m, const struct tokenizer *t)
 {
     struct engine *e = NULL;
+    struct drafter *d = NULL;
     struct err err = { 0 };
+    struct draft_mtp_options mtp = {
+        .model = m, .n_ctx = 64, .kv_bytes = 4 << 20, .max_rows = 1, .cache_type = DTYPE_F32
+    };
     struct engine_bytes *bytes = mem_try_array(MEM_CAT_BASE, (size_t)m->n_vocab, sizeof(*bytes));
     BUG_ON(!bytes); /* n_vocab rows are in the file */
     for (int64_t i = 0; i < m->n_vocab; i++)
         bytes[i] = (struct engine_bytes){ "x", 1 };
-    enum err_code code = engine_model_new(&(struct engine_model_options){ .model = m,
-                                                                          .token_bytes = bytes,
-                                                                          .model_id = "m",
-                                                                          .weights_digest = "d",
-                                                                          .n_ctx = 64,
-                                                                          .kv_bytes = 4 << 20,
-                                                                          .max_rows = 1,
-                                                                          .max_step_rows = 16 },
-                                          &e, &err);
+    enum err_code code = m->nextn ? draft_mtp_new(&mtp, &d, &err) : ERR_OK;
+    assert_said(code, &err);
+    if (!code)
+        code = engine_model_new(&(struct engine_model_options){ .model = m,
+                                                                .token_bytes = bytes,
+                                                                .model_id = "m",
+                                                                .weights_digest = "d",
+                                                                .n_ctx = 64,
+                                                                .kv_bytes = 4 << 20,
+                                                                .max_rows = 1,
+                                                                .max_step_rows = 16,
+                                                                .slow_drafter = d,
+                                                                .drafts_always = true },
+                                &e, &err);
     assert_said(code, &err);
     if (!code) {
         run_row(e, t);
         e->ops->free(e);
     }
+    if (d)
+        d->ops->free(d);
     mem_free(MEM_CAT_BASE, bytes);
 }
 
@@ -121,8 +134,11 @@ static void run_file(struct weights *w)
     if (!code && tokenizer_n_tokens(t) > 0)
         make_prompt(t, tokenizer_n_tokens(t), (int32_t[8]){ 0 });
     BUG_ON(ref_backend_open(&be, &err));
-    code = model_load(&(struct model_load_options){ .weights = w, .be = be }, &m, &err);
+    struct err no_head = { 0 };
+    code = model_load(&(struct model_load_options){ .weights = w, .be = be, .nextn_err = &no_head },
+                      &m, &err);
     assert_said(code, &err);
+    BUG_ON(!code && !m->nextn && no_head.text[0] == '\0');
     if (!code)
         run_model(m, t);
     model_free(m);

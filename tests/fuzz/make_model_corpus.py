@@ -71,6 +71,33 @@ def family(arch, extra=(), norms=(), biases=False, kinds=(T_Q8_0,) * 8):
     return keys, tensors
 
 
+def hybrid(arch="qwen35"):
+    """A recurrent layer, one with attention, and a head for multi-token prediction."""
+    taps, dim, heads = 4, 8, 2
+    cols, values = 2 * dim + heads * dim, heads * dim
+    keys = [("general.architecture", STRING, arch), (f"{arch}.block_count", U32, 3), (f"{arch}.embedding_length", U32, D),
+            (f"{arch}.feed_forward_length", U32, F), (f"{arch}.attention.head_count", U32, H),
+            (f"{arch}.attention.head_count_kv", U32, G), (f"{arch}.attention.key_length", U32, K),
+            (f"{arch}.attention.value_length", U32, K), (f"{arch}.context_length", U32, 128),
+            (f"{arch}.attention.layer_norm_rms_epsilon", F32, 1e-5), (f"{arch}.rope.dimension_count", U32, 4),
+            (f"{arch}.ssm.conv_kernel", U32, taps), (f"{arch}.ssm.state_size", U32, dim), (f"{arch}.ssm.group_count", U32, 1),
+            (f"{arch}.ssm.time_step_rank", U32, heads), (f"{arch}.ssm.inner_size", U32, values),
+            (f"{arch}.full_attention_interval", U32, 2), (f"{arch}.nextn_predict_layers", U32, 1)]
+    state = [("attn_qkv.weight", T_Q8_0, [D, cols]), ("attn_gate.weight", T_F16, [D, values]), ("ssm_alpha.weight", T_F32, [D, heads]),
+             ("ssm_beta.weight", T_F32, [D, heads]), ("ssm_conv1d.weight", T_F32, [taps, cols]), ("ssm_dt.bias", T_F32, [heads]),
+             ("ssm_a", T_F32, [heads]), ("ssm_norm.weight", T_F32, [dim]), ("ssm_out.weight", T_F16, [values, D])]
+    attn = [("attn_q.weight", T_Q4_0, [D, 2 * H * K]), ("attn_k.weight", T_F16, [D, G * K]), ("attn_v.weight", T_F16, [D, G * K]),
+            ("attn_q_norm.weight", T_F32, [K]), ("attn_k_norm.weight", T_F32, [K]), ("attn_output.weight", T_Q8_0, [H * K, D])]
+    both = [("attn_norm.weight", T_F32, [D]), ("post_attention_norm.weight", T_F32, [D]), ("ffn_gate.weight", T_Q8_0, [D, F]),
+            ("ffn_up.weight", T_Q8_0, [D, F]), ("ffn_down.weight", T_Q8_0, [F, D])]
+    head = [("nextn.eh_proj.weight", T_Q8_0, [2 * D, D]), ("nextn.enorm.weight", T_F32, [D]), ("nextn.hnorm.weight", T_F32, [D]),
+            ("nextn.shared_head_norm.weight", T_F32, [D]), ("nextn.embed_tokens.weight", T_F16, [D, len(TEXT)])]
+    tensors = [("token_embd.weight", T_Q8_0, [D, len(TEXT)]), ("output_norm.weight", T_F32, [D])]
+    for i, rows in enumerate((state + both, attn + both, attn + both + head)):
+        tensors += [(f"blk.{i}.{name}", kind, shape) for name, kind, shape in rows]
+    return keys, tensors
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     mixed = (T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_Q8_0, T_F16, T_BF16, T_Q4_1)
@@ -88,6 +115,7 @@ def main():
         "llama_f32": model_file(2, plain[0] + vocabulary("llama"), plain[1]),
         "qwen2": model_file(3, qwen2[0] + vocabulary("gpt2"), qwen2[1]),
         "gemma3": model_file(4, gemma3[0] + vocabulary("llama"), gemma3[1]),
+        "head": model_file(7, hybrid()[0] + vocabulary("gpt2"), hybrid()[1]),
         "bert_vocabulary": model_file(5, [("general.architecture", STRING, "bert")] + vocabulary("bert"), []),
         "t5_vocabulary": model_file(6, [("general.architecture", STRING, "t5")] + vocabulary("t5"), []),
     }

@@ -1,6 +1,8 @@
 /* Hidden states for drafters: what the layers gave, wherever a text is cut, and the same bits of everything else with and without. */
 #include "engine_rows.h"
 
+#include <math.h>
+
 #define FAMILIES "tests/golden/families/"
 #define N        77
 #define LAYERS   8
@@ -128,6 +130,39 @@ static void states_are_what_the_layers_gave(void **state)
         for (size_t i = 0; i < ARRAY_LEN(some); i++)
             for (size_t c = 0; c < ARRAY_LEN(chunks); c++)
                 compare(m, ids, &some[i], chunks[c]);
+        tiny_engine_close(&t);
+    }
+    (void)state;
+}
+
+/* What meets rows without output behind the place where they would have been left out is no failure of theirs, with taps as without. */
+static void rows_fail_as_without_taps(void **state)
+{
+    static const int32_t outs[] = { 0, 1, 3 };
+    static int32_t ids[N];
+    prompt_fill(ids, N, 0, 1);
+    for (size_t f = 0; f < ARRAY_LEN(models); f++) {
+        struct tiny_engine t;
+        tiny_engine_open(&t,
+                         &(struct tiny_config){ .file = models[f], .n_ctx = N_CTX, .max_rows = 2 });
+        const struct model_layer *last = &t.model->layers[t.model->n_layers - 1];
+        const float *norm = last->ffn_norm ? last->ffn_norm : last->ffn_post_norm;
+        float *w = (float *)(uintptr_t)norm, was = w[0]; /* the CPU's backend: host memory */
+        struct model_taps taps = { .n = 1, .at = { (int)t.model->n_layers } };
+        w[0] = INFINITY; /* for all that is computed there */
+        for (size_t o = 0; o < ARRAY_LEN(outs); o++)
+            for (int has_taps = 0; has_taps < 2; has_taps++) {
+                struct err err = { 0 };
+                struct runner *r = runner_of(t.model, &taps);
+                struct runner_item it = item_of(r, ids, 9);
+                it.n_out = outs[o];
+                it.wants_taps = has_taps;
+                assert_int_equal(runner_step(r, &it, 1, &err), ERR_OK);
+                assert_int_equal(it.has_failed, outs[o] > 0);
+                assert_int_equal(it.n_good, 9 - outs[o]);
+                runner_free(r);
+            }
+        w[0] = was;
         tiny_engine_close(&t);
     }
     (void)state;
@@ -368,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_are_what_the_layers_gave),
+        cmocka_unit_test(rows_fail_as_without_taps),
         cmocka_unit_test(some_models_have_none),
         cmocka_unit_test(drafters_are_told_of_what_stays),
     };
