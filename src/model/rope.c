@@ -188,6 +188,18 @@ static const char *rope_factors_name(const struct weights *w, const struct model
                                                   : "rope_factors_short.weight";
 }
 
+/* Angles must fit where they are rounded to whole turns: positions end below 2^28. */
+static enum err_code rope_check(const struct model *m, const struct rope *r, struct err *err)
+{
+    for (int i = 0; i < r->n_dims / 2; i++)
+        if (!(fabsf(r->inv_freq[i]) <= 1e6f))
+            return err_set(err, ERR_INVALID,
+                           "%s.rope: pair %d turns by %g a position; a divisor of frequencies or "
+                           "the scaling is damaged",
+                           m->arch, i, (double)r->inv_freq[i]);
+    return ERR_OK;
+}
+
 enum err_code model_parse_rope(const struct weights *w, struct model *m,
                                const struct model_rope_spec *spec, struct err *err)
 {
@@ -218,6 +230,7 @@ enum err_code model_parse_rope(const struct weights *w, struct model *m,
         m->inv_freq[spec->rope_i] = mem_alloc(MEM_CAT_WEIGHTS, (size_t)n_dims / 2 * sizeof(float));
         scaling.is_exact = scaling.is_exact || spec->is_yarn_exact;
         rope_fill(r, m->inv_freq[spec->rope_i], base, factors, &scaling);
+        code = rope_check(m, r, err);
     }
     mem_free(MEM_CAT_WEIGHTS, factors);
     return code;
