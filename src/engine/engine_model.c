@@ -507,6 +507,8 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                struct err *err)
 {
     const struct model *m = o->model;
+    if (m->projected.block > 0)
+        return err_set(err, ERR_UNSUPPORTED, "%s: it guesses for another model", m->arch);
     int32_t max_rows = o->max_rows > 0 ? o->max_rows : ENGINE_MODEL_ROWS;
     int32_t max_step_rows = o->max_step_rows > 0 ? o->max_step_rows : ENGINE_MODEL_STEP_ROWS;
     if (m->is_two_way) { /* a text is one step */

@@ -47,7 +47,7 @@ struct engine_model_options {
 #define ENGINE_MODEL_STATE_DRAFTS 4
 
 /* Logs a table of the process's memory: it takes no more for models and answers afterwards.
- * Errors: those of runner_new; ERR_NOMEM. Free with (*out)->ops->free. */
+ * Errors: those of runner_new; ERR_NOMEM; ERR_UNSUPPORTED - a drafter's model. Free with (*out)->ops->free. */
 enum err_code engine_model_new(const struct engine_model_options *o, struct engine **out,
                                struct err *err) MUST_CHECK;
 

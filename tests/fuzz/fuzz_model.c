@@ -4,6 +4,7 @@
 #include "cli/load_tokenizer.h"
 #include "engine/engine_model.h"
 #include "kernels/ref/ref.h"
+#include "model/projected.h"
 #include "weights/weights_int.h"
 
 #include <stdlib.h>
@@ -123,6 +124,59 @@ static void run_model(struct model *m, const struct tokenizer *t)
     mem_free(MEM_CAT_BASE, bytes);
 }
 
+/* A drafter that reads states, bound to a model that is as it wants it: some states, a block. One that has no embedding or head of its
+ * own would borrow what is not there. */
+static void run_drafter(struct model *m, struct backend *be)
+{
+    int32_t ids[4] = { 0 };
+    struct err err = { 0 };
+    struct drafter *d = NULL;
+    const struct model_taps *taps = &m->projected.taps;
+    struct model target = { .be = be,
+                            .arch = "any",
+                            .width = m->width,
+                            .n_layers = m->projected.n_target_layers,
+                            .n_vocab = m->n_vocab,
+                            .n_streams = 1 };
+    if (!m->embed || !m->head)
+        return;
+    if (target.n_layers == 0)
+        target.n_layers = taps->at[taps->n - 1] + 2;
+    enum err_code code = model_project(m, &target, &err);
+    struct draft_model_options o = { .model = m,
+                                     .n_vocab = (int32_t)m->n_vocab,
+                                     .n_ctx = 64,
+                                     .kv_bytes = 4 << 20,
+                                     .max_rows = 1,
+                                     .cache_type = DTYPE_F16 };
+    if (!code)
+        code = draft_projected_new(&o, &d, &err);
+    assert_said(code, &err);
+    if (code)
+        return;
+    struct engine_request req = {
+        .prompt = ids,
+        .n_prompt = 1,
+        .sample = { .top_p = 1, .typical_p = 1, .xtc_threshold = 1, .repetition_penalty = 1 }
+    };
+    int64_t cols = taps->n * m->width;
+    float *states = mem_try_array(MEM_CAT_BASE, (size_t)(3 * cols), sizeof(*states));
+    BUG_ON(!states || d->ops->open(d, 0, &req, 32, &err));
+    for (int64_t i = 0; i < 3 * cols; i++)
+        states[i] = (float)(i % 7) - 3;
+    struct draft_seen seen = {
+        .row = 0, .n = 3, .ids = ids, .n_ids = 4, .states = { states, 3, cols, cols }
+    };
+    struct draft_ask a = { .row = 0, .ids = ids, .n_ids = 4, .n_max = DRAFT_MAX };
+    d->ops->see(d, &seen, 1);
+    d->ops->draft(d, &a, 1);
+    for (int32_t i = 0; i < a.n; i++)
+        BUG_ON(a.ids_out[i] < 0 || a.ids_out[i] >= m->n_vocab);
+    d->ops->close(d, 0, ids, 4);
+    d->ops->free(d);
+    mem_free(MEM_CAT_BASE, states);
+}
+
 static void run_file(struct weights *w)
 {
     struct err err = { 0 };
@@ -139,6 +193,8 @@ static void run_file(struct weights *w)
                       &m, &err);
     assert_said(code, &err);
     BUG_ON(!code && !m->nextn && no_head.text[0] == '\0');
+    if (!code && m->projected.block > 0)
+        run_drafter(m, be);
     if (!code)
         run_model(m, t);
     model_free(m);

@@ -110,12 +110,22 @@ def main():
     gemma3 = family("gemma3", [("gemma3.attention.sliding_window", U32, 4), ("gemma3.attention.key_length", U32, K),
                                ("gemma3.attention.value_length", U32, K)],
                     norms=(("attn_q_norm", K), ("attn_k_norm", K), ("post_attention_norm", D), ("post_ffw_norm", D)))
+    norms = (("attn_q_norm", K), ("attn_k_norm", K))
+    drafter = [("dflash.block_size", U32, 4), ("dflash.target_layers", ARRAY, (I32, [1, 3])), ("tokenizer.ggml.mask_token_id", U32, 16)]
+    plain_block, head_block = family("dflash", drafter, norms), family("dflash", drafter + [("dflash.attention.sliding_window", U32, 4)], norms)
+    for block in (plain_block, head_block):
+        block[1].extend([("output.weight", T_Q8_0, [D, len(TEXT)]), ("fc.weight", T_Q8_0, [2 * D, D]), ("enc.output_norm.weight", T_F32, [D])])
+    head_block[1].extend([("markov_w1.weight", T_F16, [8, len(TEXT)]), ("markov_w2.weight", T_F16, [8, len(TEXT)]),
+                          ("markov_joint.weight", T_F16, [2 * 8 + D, 3 * 8]), ("markov_joint.bias", T_F32, [3 * 8]),
+                          ("conf_proj.weight", T_F16, [D + 8, 1]), ("conf_proj.bias", T_F32, [1])])
     files = {
         "llama": model_file(1, llama[0] + vocabulary("gpt2"), llama[1]),
         "llama_f32": model_file(2, plain[0] + vocabulary("llama"), plain[1]),
         "qwen2": model_file(3, qwen2[0] + vocabulary("gpt2"), qwen2[1]),
         "gemma3": model_file(4, gemma3[0] + vocabulary("llama"), gemma3[1]),
         "head": model_file(7, hybrid()[0] + vocabulary("gpt2"), hybrid()[1]),
+        "dflash": model_file(8, plain_block[0] + vocabulary("gpt2"), plain_block[1]),
+        "dspark": model_file(9, head_block[0] + vocabulary("gpt2"), head_block[1]),
         "bert_vocabulary": model_file(5, [("general.architecture", STRING, "bert")] + vocabulary("bert"), []),
         "t5_vocabulary": model_file(6, [("general.architecture", STRING, "t5")] + vocabulary("t5"), []),
     }
