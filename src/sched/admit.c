@@ -484,12 +484,14 @@ void sched_admit(struct sched *s)
     while (goes_on) {
         struct sched_row *row = sched_best_parked(s);
         struct sched_request *r = sched_best_waiting(s);
-        if (r && (!sched_may_start(s, r) || (row && rank_is_before(row->request, r))))
+        /* One that has no place to start at keeps no row waiting that has one: if that were the last to wait for the disk, nobody would
+         * ever go on. */
+        if (r && (s->n_rows == s->engine->info.max_rows || !sched_may_start(s, r) ||
+                  (row && rank_is_before(row->request, r))))
             r = NULL;
-        if (r)
-            goes_on = sched_start_request(s, r);
-        else
-            goes_on = row && sched_resume_row(s, row);
+        goes_on = r && sched_start_request(s, r);
+        if (row && !goes_on && (!r || !sched_is_memory_held(s)))
+            goes_on = sched_resume_row(s, row);
     }
     sched_stats_rows(s);
 }

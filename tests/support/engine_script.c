@@ -306,7 +306,7 @@ static bool script_fetch(struct engine *e, row_id id)
     struct script_row *row = &s->rows[id];
     BUG_ON(row->n_fed > 0 || row->n_pages > 0);
     row->n_back = 0; /* others have had its memory */
-    if (s->config.fetch_us > 0 && row->n_saved > 0)
+    if (s->config.fetch_us > 0 && (row->n_saved > 0 || s->config.fetches_first))
         row->back_us = clock_us() + s->config.fetch_us;
     return row->back_us != 0;
 }

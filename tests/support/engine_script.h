@@ -19,11 +19,13 @@
 
 struct engine_script_config {
     int32_t n_ctx, max_rows, max_step_rows;
-    int64_t step_us;         /* each step takes so long ... */
-    int64_t prompt_us;       /* ... and so much more for each further token of a row in it */
-    int32_t n_pages;         /* of 64 tokens; 0 = always enough */
-    int32_t shift;           /* added to what it says: another model */
-    int64_t fetch_us;        /* what a row has lost comes back from disk in so long; 0 = never */
+    int64_t step_us;   /* each step takes so long ... */
+    int64_t prompt_us; /* ... and so much more for each further token of a row in it */
+    int32_t n_pages;   /* of 64 tokens; 0 = always enough */
+    int32_t shift;     /* added to what it says: another model */
+    int64_t fetch_us;  /* what a row has lost comes back from disk in so long; 0 = never */
+    int32_t
+        fetches_first; /* 1: a row that begins asks the disk, too, which has nothing for it after as long */
     int32_t keeps_ends;      /* 1: engine_info's */
     const char *fingerprint; /* NULL: its usual one, which is of version 1 */
 };

@@ -200,6 +200,28 @@ static void rows_that_gave_up_memory_ask_the_disk(void **state)
     world_stop(&w);
 }
 
+/* All places are held by rows that wait for the disk when a more entitled request arrives: it has no place to start at, and must not keep
+ * those from going on. They did not: nobody ran, and nothing came any more. */
+static void who_has_no_place_does_not_stop_those_that_have(void **state)
+{
+    struct world w = {
+        .script = { .n_ctx = 256, .max_step_rows = 64, .fetch_us = 20000, .fetches_first = 1 }
+    };
+    world_start(&w, 2, 100);
+    wait_ready(&w);
+    for (req_id id = 0; id < 2; id++)
+        submit_wish(&w, id, "!count 20", (struct wish){ .priority = 1 });
+    while (engine_script_rows(w.engine) < 2)
+        usleep(1000);
+    for (req_id id = 2; id < 4; id++)
+        submit_wish(&w, id, "!count 20", (struct wish){ .priority = 0 });
+    wait_ended(&w, 4);
+    for (req_id id = 0; id < 4; id++)
+        assert_outcome(id, FINISH_END, NULL);
+    assert_true(outcomes[0].order < 2 || outcomes[1].order < 2);
+    world_stop(&w);
+}
+
 /* The least entitled row gives way, though it is not the newest of all. */
 static void the_least_entitled_row_gives_way(void **state)
 {
@@ -375,6 +397,7 @@ int main(void)
         cmocka_unit_test(deadlines_end_requests_wherever_they_are),
         cmocka_unit_test(rows_give_up_memory_and_lose_nothing),
         cmocka_unit_test(rows_that_gave_up_memory_ask_the_disk),
+        cmocka_unit_test(who_has_no_place_does_not_stop_those_that_have),
         cmocka_unit_test(the_least_entitled_row_gives_way),
         cmocka_unit_test(a_slow_readers_memory_is_lent),
         cmocka_unit_test(background_work_does_not_rest_on_memory_that_is_waited_for),
