@@ -1,12 +1,12 @@
 /* torture.c - random schedules of real answers: each is the answer that the request gets alone, byte for byte.
  *
- *   torture [--model NAME] [--schedules N] [--seed N] [--first N]      from the repository's root; default smollm2, 30, a fresh
- *   seed, 0; --first begins with a later schedule of the seed
+ *   torture [--model NAME] [--draft PATH] [--schedules N] [--seed N] [--first N]      from the repository's root; default smollm2, the
+ *   model itself, 30, a fresh seed, 0; --first begins with a later schedule of the seed
  *
  * A schedule starts an engine of random shape (rows, step size, a cache that is too small) and a scheduler with a random stall
  * bound, and throws requests at it at random moments: alone or as several choices of one prompt, of three keys and two priorities, some
  * as background work, some with a deadline; some are cancelled, some paused. In most schedules next tokens are guessed, by lookup or by the
- * model itself with a cache that forgets, as many as pay or all of them. Where histories are kept, most schedules have a disk for them
+ * model itself with a cache that forgets (or by what --draft names), as many as pay or all of them. Where histories are kept, most schedules have a disk for them
  * too: with files of the schedules before, with a cap that is too small, in part slow or failing at some call. What is compared: ids, logprob bits, alternatives, the bytes
  * that may be shown after each token, and how it ended; of one that was cut short, all that it said before. */
 #include "base/clock.h"
@@ -47,6 +47,7 @@ struct ticket { /* a request of the schedule */
 struct torture {
     struct load load;
     struct load_options options;
+    const char *draft; /* a path, or NULL */
     uint64_t seed;
     uint32_t schedule, n_drawn;
     int32_t *text; /* ids that prompts are cut from */
@@ -181,7 +182,23 @@ struct shape {
     int64_t kv_bytes, stall_us, keep_bytes, disk_bytes; /* disk 0: none */
     enum guesses guesses;
     struct drafter *lookup, *slow;
+    struct load_draft draft;
 };
+
+static enum err_code shape_load_draft(struct shape *s, const struct draft_model_options *d,
+                                      struct err *err)
+{
+    const struct load *l = &s->t->load;
+    struct load_draft_options o = { .path = s->t->draft,
+                                    .model = l->model,
+                                    .tokenizer = l->tokenizer,
+                                    .be = l->be,
+                                    .n_ctx = CTX,
+                                    .kv_bytes = 2 * s->kv_bytes,
+                                    .max_rows = s->max_rows,
+                                    .cache_type = d->cache_type };
+    return load_draft_open(&s->draft, &o, err);
+}
 
 /* The engine's drafters; they are the shape's, who outlives the engine. */
 static enum err_code shape_guess(struct shape *s, struct engine_model_options *o, struct err *err)
@@ -197,10 +214,12 @@ static enum err_code shape_guess(struct shape *s, struct engine_model_options *o
     enum err_code code = ERR_OK;
     if (s->guesses != GUESSES_NONE)
         code = draft_lookup_new(s->max_rows, &s->lookup, err);
-    if (!code && s->guesses == GUESSES_MODEL_ALWAYS)
+    if (!code && s->t->draft && s->guesses != GUESSES_NONE)
+        code = shape_load_draft(s, &d, err);
+    else if (!code && s->guesses == GUESSES_MODEL_ALWAYS)
         code = draft_model_new(&d, &s->slow, err);
     o->drafter = s->lookup;
-    o->slow_drafter = s->slow;
+    o->slow_drafter = s->slow ? s->slow : s->draft.drafter;
     o->drafts_always = s->guesses == GUESSES_MODEL_ALWAYS || s->guesses == GUESSES_ALWAYS;
     return code;
 }
@@ -211,6 +230,7 @@ static void shape_release(struct shape *s)
         s->lookup->ops->free(s->lookup);
     if (s->slow)
         s->slow->ops->free(s->slow);
+    load_draft_close(&s->draft);
 }
 
 static enum err_code shape_load(void *arg, struct engine **out, struct err *err)
@@ -526,6 +546,8 @@ int main(int argc, char **argv)
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--model") == 0)
             t.options.model = argv[i + 1];
+        else if (strcmp(argv[i], "--draft") == 0)
+            t.draft = argv[i + 1];
         else if (strcmp(argv[i], "--schedules") == 0)
             n_schedules = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0)
