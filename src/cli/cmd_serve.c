@@ -233,7 +233,7 @@ const struct cli_verb cmd_serve = {
             { "ssd-cache-max", "SIZE", "most bytes of the files in --ssd-cache; default 20G",
               CLI_FLAG_SIZE, AT(ssd_cache_max), 1 << 20, 1e15 },
             { "grammar-cache", "SIZE",
-              "most memory of compiled grammars that are kept, each with room for its masks; "
+              "most memory of compiled grammars that are kept, with their masks; "
               "default 512M",
               CLI_FLAG_SIZE, AT(grammar_cache), 1 << 20, (int64_t)1 << 40 },
             { "hoist-volatile", NULL,

@@ -1,7 +1,8 @@
 /* calls.c - calls of tools as models write them, read from JSON that the server makes: one behind another, or in messages of which each
  * says whom it is for. What makes a reader see a call is in no other text, so that every call has arguments of its tool.
  *
- *   "arguments": [{"schema": S} | {"elements": {...}}, ...]  also "spelling": "gemma" with a "quote", or "python"
+ *   "arguments": [{"schema": S} | {"elements": {...}} | {"lark": TEXT, "name": NAME}, ...]  also "spelling": "gemma" with a "quote", or
+ *     "python". lark: one string, a text of that grammar; as an element with "elements", whose "schema" is not looked at then
  *   CALL: {"begin": TEXT, "arguments": INDEX, "end": TEXT}
  *   calls:    {"arguments", "first": [CALL, ...], "calls": [CALL, ...], "between": TEXT, "end": TEXT}: one of `first`, then others if there
  *             is a text to stand between two
@@ -15,6 +16,50 @@
 
 /* --- what they share --- */
 
+static const struct expr *calls_text(struct build *b, const struct json *v, const char *key)
+{
+    const struct json *text = json_get(v, key);
+    if (!json_is(text, JSON_TYPE_STRING))
+        return build_fail(b, ERR_INVALID, "calls: '%s' must be a string", key);
+    return tags_pattern(b, tags_text(b, text));
+}
+
+static const struct expr *calls_lark_text(struct build *b, const void *arg)
+{
+    const struct json *text = arg;
+    return lark_read(b, text->text, text->len);
+}
+
+/* An object of one string, however objects and strings are written. An element's text holds no '<', so that it does not end there; framing
+ * that a reader drops is written for it to drop. */
+static const struct expr *calls_lark(struct build *b, const struct json *v)
+{
+    const struct json *text = json_get(v, "lark"), *name = json_get(v, "name");
+    const struct json *elements = json_get(v, "elements");
+    if (!json_is(text, JSON_TYPE_STRING) || !json_is(name, JSON_TYPE_STRING))
+        return build_fail(b, ERR_INVALID, "calls: 'lark' and 'name' must be strings");
+    if (elements) {
+        const struct json *trims = json_get(elements, "trims");
+        const struct expr *line =
+            json_is(trims, JSON_TYPE_BOOL) && trims->boolean ? expr_text(b, "\n") : expr_empty();
+        b->text = TEXT_RAW;
+        const struct expr *kids[] = {
+            calls_text(b, elements, "open"), expr_bytes(b, name->text, name->len),
+            calls_text(b, elements, "raw"),  line,
+            calls_lark_text(b, text),        line,
+            calls_text(b, elements, "close")
+        };
+        return expr_seq(b, kids, 7);
+    }
+    struct expr_item item = { json_text_name_of(b, name->text, name->len, true), false };
+    if (!item.e)
+        return build_fail(b, ERR_UNSUPPORTED, "calls: '%.80s' cannot be written as a name",
+                          name->text);
+    bool is_round = b->text == TEXT_PYTHON;
+    item.e = expr_seq2(b, item.e, json_text_quoted(b, calls_lark_text, text));
+    return json_text_list(b, is_round ? '(' : '{', is_round ? ')' : '}', &item, 1, NULL, 0, 0, 0);
+}
+
 static const struct expr *calls_argument(struct build *b, const struct json *v)
 {
     const struct json *spelling = json_get(v, "spelling"), *quote = json_get(v, "quote");
@@ -25,6 +70,8 @@ static const struct expr *calls_argument(struct build *b, const struct json *v)
     json_text_use(b, text,
                   text == TEXT_GEMMA ? tags_text(b, quote) : (struct grammar_bytes){ "", 0 });
     const struct json *elements = json_get(v, "elements");
+    if (json_get(v, "lark"))
+        return calls_lark(b, v);
     return elements ? elements_read(b, elements) : json_schema_read(b, json_get(v, "schema"));
 }
 
@@ -39,14 +86,6 @@ bool calls_read_arguments(struct build *b, const struct json *v, struct expr_lis
             b->rules[rule].is_called = true; /* several calls share it */
     }
     return b->code == ERR_OK;
-}
-
-static const struct expr *calls_text(struct build *b, const struct json *v, const char *key)
-{
-    const struct json *text = json_get(v, key);
-    if (!json_is(text, JSON_TYPE_STRING))
-        return build_fail(b, ERR_INVALID, "calls: '%s' must be a string", key);
-    return tags_pattern(b, tags_text(b, text));
 }
 
 const struct expr *calls_arguments_of(struct build *b, const struct json *v,

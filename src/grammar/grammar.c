@@ -31,11 +31,14 @@ static const struct expr *compile_source(struct build *b, const struct grammar_s
                           GRAMMAR_SOURCE_BYTES);
     b->is_compact = s->is_compact;
     b->is_any_order = s->is_any_order;
-    json_text_use(b, TEXT_JSON, (struct grammar_bytes){ "", 0 });
-    const struct expr *e = s->kind == GRAMMAR_KIND_OBJECT  ? json_text_object(b)
-                           : s->kind == GRAMMAR_KIND_REGEX ? regex_whole(b, s->text, s->n, "regex")
-                           : s->kind == GRAMMAR_KIND_GBNF  ? gbnf_read(b, s->text, s->n)
-                                                           : compile_json(b, s, doc);
+    json_text_use(b, s->kind == GRAMMAR_KIND_LARK ? TEXT_NONE : TEXT_JSON,
+                  (struct grammar_bytes){ "", 0 });
+    const struct expr *e = s->kind == GRAMMAR_KIND_OBJECT ? json_text_object(b)
+                           : s->kind == GRAMMAR_KIND_REGEX
+                               ? regex_whole(b, s->text, s->n, false, "regex")
+                           : s->kind == GRAMMAR_KIND_GBNF ? gbnf_read(b, s->text, s->n)
+                           : s->kind == GRAMMAR_KIND_LARK ? lark_read(b, s->text, s->n)
+                                                          : compile_json(b, s, doc);
     return expr_seq3(b, expr_text(b, s->before ? s->before : ""), e,
                      expr_text(b, s->after ? s->after : ""));
 }

@@ -47,6 +47,7 @@ enum grammar_kind {
     GRAMMAR_KIND_OBJECT,   /* any JSON object */
     GRAMMAR_KIND_REGEX,    /* the whole text, RE2's syntax */
     GRAMMAR_KIND_GBNF,     /* llama.cpp's notation; the rule `root` */
+    GRAMMAR_KIND_LARK,     /* Lark's; the rule `start` */
     GRAMMAR_KIND_CHOICE,   /* a JSON array of strings */
     GRAMMAR_KIND_TAGS,     /* JSON: text with constrained regions (docs/structured-output.md) */
     GRAMMAR_KIND_CALLS,    /* JSON: calls of tools (calls.c) */
@@ -75,7 +76,8 @@ enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t 
 struct grammar *grammar_ref(struct grammar *g);                  /* NULL stays NULL */
 void grammar_unref(struct grammar *g);                           /* NULL is fine */
 struct grammar_vocab *grammar_vocab_of(const struct grammar *g); /* that it was compiled for */
-size_t grammar_size(const struct grammar *g); /* bytes of memory, its cache when full included */
+/* Bytes of memory that it takes now: masks that are kept make it grow, up to some 20 MiB for 150,000 tokens. */
+size_t grammar_size(const struct grammar *g);
 uint64_t grammar_id(const struct grammar *g); /* of what it was compiled from: a hash, no secret */
 int32_t grammar_n_states(const struct grammar *g);
 

@@ -27,7 +27,7 @@ enum text_kind {
     TEXT_JSON,
     TEXT_ELEMENT,    /* JSON in an element: no '<' but as \u003c, or the element would end there */
     TEXT_VALUE,      /* ... of which the reader knows that it is no string: Python's words, too */
-    TEXT_RAW,        /* the element's text itself: no '<' at all */
+    TEXT_RAW,        /* the element's text itself: no '<' and no carriage return at all */
     TEXT_GEMMA,      /* between marks that no text has */
     TEXT_GEMMA_BARS, /* between marks that text could spell: no '|' */
     TEXT_PYTHON,     /* in double quotes */
@@ -201,12 +201,14 @@ void expr_list_add(struct build *b, struct expr_list *l, const struct expr *e);
 
 /* --- notations: each fails through the build --- */
 
-/* The whole text; anchors only where they say nothing. */
-const struct expr *regex_whole(struct build *b, const char *text, size_t n, const char *where);
+/* The whole text; anchors only where they say nothing. in_string: of a string's text, as b->text has it. */
+const struct expr *regex_whole(struct build *b, const char *text, size_t n, bool in_string,
+                               const char *where);
 /* What the regular expression is found in: anchored by ^ and $ alone. in_string: over a string's text, as b->text has it. */
 const struct expr *regex_search(struct build *b, const char *text, size_t n, bool in_string,
                                 const char *where);
 const struct expr *gbnf_read(struct build *b, const char *text, size_t n);
+const struct expr *lark_read(struct build *b, const char *text, size_t n); /* as b->text has it */
 const struct expr *json_schema_read(struct build *b, const struct json *schema);
 
 /* JSON text (json_text.c), as b->text has it: characters of strings in any spelling and in the plain one, strings, blanks, values. */

@@ -354,7 +354,7 @@ const struct expr *json_schema_object(struct json_schema *x, const struct meetin
                                     "are more than 62 and cannot be in any order");
         flags |= LIST_ANY_ORDER;
     }
-    bool is_round = m->is_call && x->b->text == TEXT_PYTHON;
+    bool is_round = m->is_call; /* only Python's are */
     return json_text_list(x->b, is_round ? '(' : '{', is_round ? ')' : '}', items, (int32_t)o.n,
                           rest, min, max, flags);
 }

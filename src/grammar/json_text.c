@@ -23,7 +23,7 @@ enum text_way text_way(enum text_kind text, uint32_t cp)
     char quote = text == TEXT_SINGLE ? '\'' : '"';
     switch (text) {
     case TEXT_RAW:
-        return cp == '<' ? TEXT_WAY_NEVER : TEXT_WAY_RAW;
+        return cp == '<' || cp == '\r' ? TEXT_WAY_NEVER : TEXT_WAY_RAW;
     case TEXT_GEMMA_BARS:
         return cp == '|' ? TEXT_WAY_NEVER : TEXT_WAY_RAW;
     case TEXT_NONE:
@@ -240,11 +240,11 @@ static const struct expr *text_colon(struct build *b)
 /* Without quotes where it is a word, or else between them. */
 const struct expr *json_text_name(struct build *b, const struct expr *text, bool is_call)
 {
-    bool is_gemma = text_is_gemma(b);
-    if (!is_gemma && !is_call)
+    bool is_gemma = text_is_gemma(b), is_bare = is_call && b->text == TEXT_PYTHON;
+    if (!is_gemma && !is_bare)
         return expr_seq2(b, text_between_quotes(b, text), text_colon(b));
     const struct expr *word = text_bare(b), *bare = expr_and(b, text, word);
-    if (is_call && !is_gemma)
+    if (is_bare)
         return expr_seq2(b, bare, expr_text(b, "="));
     const struct expr *other = text_between_quotes(b, expr_and(b, text, expr_not(b, word)));
     return expr_seq2(b, expr_alt2(b, bare, other), text_colon(b));
@@ -264,8 +264,9 @@ static const struct expr *text_constant(struct build *b, const void *arg)
 const struct expr *json_text_name_of(struct build *b, const char *name, size_t n, bool is_call)
 {
     struct text_constant x = { name, n };
-    bool is_gemma = text_is_gemma(b), is_bare = (is_gemma || is_call) && text_is_bare(name, n);
-    if (is_call && !is_gemma)
+    bool is_python = is_call && b->text == TEXT_PYTHON;
+    bool is_bare = (text_is_gemma(b) || is_python) && text_is_bare(name, n);
+    if (is_python)
         return is_bare ? expr_seq2(b, expr_bytes(b, name, n), expr_text(b, "=")) : NULL;
     return expr_seq2(b, is_bare ? expr_bytes(b, name, n) : json_text_quoted(b, text_constant, &x),
                      text_colon(b));

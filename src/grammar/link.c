@@ -352,7 +352,8 @@ static void link_check_recursion(struct link *k)
 {
     size_t n = (size_t)k->d.n_states + 1 + (size_t)k->n_loops;
     uint8_t *marks = mem_alloc(MEM_CAT_GRAMMAR, n);
-    for (int32_t i = 0; i < k->n && !k->b->code; i++)
+    /* Those that are called before those that call, so that the one is named that is meant. */
+    for (int32_t i = k->n - 1; i >= 0 && !k->b->code; i--)
         if (link_recurs(k, k->start[i], marks, 0))
             build_fail(k->b, ERR_INVALID, "%s refers to itself without anything before it",
                        k->b->rules[k->rule_of[i]].name);

@@ -56,13 +56,20 @@ struct mask_cache {
     bool is_full, is_over;   /* the block has no room; a set has more stacks than fit */
     int32_t *plain_next;     /* [n_states] MASK_UNKNOWN, -1, or where every plain character leads */
     size_t fixed, used, max; /* of block */
+    _Atomic size_t
+        high; /* the most that was used: what is behind was never touched, and takes no memory */
     char *block;
 };
 
-size_t mask_cache_bytes(const struct grammar *g)
+static size_t mask_cache_max(const struct grammar *g)
 {
     return MASK_FIXED + MASK_TOKEN * (size_t)g->vocab->n_tokens +
            (size_t)g->n_states * sizeof(int32_t);
+}
+
+size_t mask_cache_bytes(const struct grammar *g)
+{
+    return sizeof(*g->cache) + atomic_load_explicit(&g->cache->high, memory_order_relaxed);
 }
 
 static void *mask_alloc(struct mask_cache *m, size_t n)
@@ -74,6 +81,8 @@ static void *mask_alloc(struct mask_cache *m, size_t n)
     }
     void *p = m->block + m->used;
     m->used += n;
+    if (m->used > atomic_load_explicit(&m->high, memory_order_relaxed))
+        atomic_store_explicit(&m->high, m->used, memory_order_relaxed);
     return p;
 }
 
@@ -90,7 +99,7 @@ static void mask_forget(struct mask_cache *m)
 enum err_code mask_cache_new(struct grammar *g, struct err *err)
 {
     struct mask_cache *m = mem_try(MEM_CAT_GRAMMAR, sizeof(*m));
-    size_t bytes = mask_cache_bytes(g);
+    size_t bytes = mask_cache_max(g);
     char *block = mem_try(MEM_CAT_GRAMMAR, bytes); /* zeroed: untouched pages cost nothing */
     if (!m || !block) {
         mem_free(MEM_CAT_GRAMMAR, m);

@@ -17,7 +17,8 @@ struct regex {
     const char *text, *where;
     size_t n, at;
     bool in_string, folds, has_dot_all;
-    bool is_not; /* in a class whose complement counts: the larger sets are taken */
+    bool is_ecma; /* a pattern of a schema */
+    bool is_not;  /* in a class whose complement counts: the larger sets are taken */
     int depth;
 };
 
@@ -351,7 +352,7 @@ static const struct expr *regex_class(struct regex *r)
         is_first = false;
         if (r->at >= r->n)
             return regex_fail(r, ERR_INVALID, "a class is not closed");
-        if (regex_is(r, "]") && s.n == 0 && r->in_string)
+        if (regex_is(r, "]") && s.n == 0 && r->is_ecma)
             break; /* in ECMA 262 an empty class */
         if (!regex_class_char(r, &s, &lo))
             continue;
@@ -599,9 +600,11 @@ static struct regex_halves regex_split(struct build *b, const struct expr *e, en
 }
 
 static const struct expr *regex_read(struct build *b, const char *text, size_t n, bool in_string,
-                                     const char *where)
+                                     bool is_ecma, const char *where)
 {
-    struct regex r = { .b = b, .text = text, .n = n, .in_string = in_string, .where = where };
+    struct regex r = { .b = b, .text = text, .n = n, .where = where };
+    r.in_string = in_string;
+    r.is_ecma = is_ecma;
     const struct expr *e = regex_alternatives(&r);
     if (!b->code && r.at < r.n)
         return regex_fail(&r, ERR_INVALID, "a bracket that was not opened");
@@ -625,13 +628,14 @@ const struct expr *regex_search(struct build *b, const char *text, size_t n, boo
                                 const char *where)
 {
     static const struct expr_range all = { 0, 0x10FFFF };
-    const struct expr *e = regex_read(b, text, n, in_string, where);
+    const struct expr *e = regex_read(b, text, n, in_string, true, where);
     const struct expr *any = expr_repeat(b, expr_class(b, &all, 1, in_string), 0, EXPR_INF);
     return b->code ? expr_none() : regex_around(b, e, any, where);
 }
 
-const struct expr *regex_whole(struct build *b, const char *text, size_t n, const char *where)
+const struct expr *regex_whole(struct build *b, const char *text, size_t n, bool in_string,
+                               const char *where)
 {
-    const struct expr *e = regex_read(b, text, n, false, where);
+    const struct expr *e = regex_read(b, text, n, in_string, false, where);
     return b->code ? expr_none() : regex_around(b, e, expr_empty(), where);
 }

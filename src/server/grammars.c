@@ -22,7 +22,7 @@ struct grammars {
     pthread_mutex_t lock; /* guards all below; nothing else is locked meanwhile */
     struct grammars_entry entries[GRAMMARS_MAX];
     int n;
-    int64_t turn, bytes;
+    int64_t turn;
     int64_t compiled, found, refused, evicted, vocab_us;
     struct grammar_vocab *vocab;
     struct histogram compile;
@@ -43,10 +43,18 @@ static int64_t grammars_bytes_of(const struct grammars_entry *e)
     return (int64_t)(grammar_size(e->grammar) + e->n_key);
 }
 
+/* Under the lock: now, since masks are added while grammars are in use. */
+static int64_t grammars_bytes(const struct grammars *x)
+{
+    int64_t n = 0;
+    for (int i = 0; i < x->n; i++)
+        n += grammars_bytes_of(&x->entries[i]);
+    return n;
+}
+
 static void grammars_drop(struct grammars *x, int i)
 {
     struct grammars_entry *e = &x->entries[i];
-    x->bytes -= grammars_bytes_of(e);
     grammar_unref(e->grammar);
     mem_free(MEM_CAT_SERVER, e->key);
     mem_free(MEM_CAT_SERVER, e->notes);
@@ -146,7 +154,7 @@ static struct grammars_entry *grammars_find(struct grammars *x, const struct buf
 
 static void grammars_make_room(struct grammars *x, int64_t bytes)
 {
-    while (x->n > 0 && (x->n == GRAMMARS_MAX || x->bytes + bytes > x->max_bytes)) {
+    while (x->n > 0 && (x->n == GRAMMARS_MAX || grammars_bytes(x) + bytes > x->max_bytes)) {
         int oldest = 0;
         for (int i = 1; i < x->n; i++)
             if (x->entries[i].used < x->entries[oldest].used)
@@ -172,7 +180,6 @@ static void grammars_keep(struct grammars *x, const struct buf *key, struct gram
         e.used = ++x->turn;
         grammar_ref(g);
         x->entries[x->n++] = e;
-        x->bytes += grammars_bytes_of(&e);
     }
     pthread_mutex_unlock(&x->lock);
 }
@@ -186,6 +193,8 @@ static struct grammar *grammars_take(struct grammars *x, const struct buf *key, 
         g = grammar_ref(e->grammar);
         buf_add_str(notes, e->notes);
         x->found++;
+        if (grammars_bytes(x) > x->max_bytes) /* they have grown */
+            grammars_make_room(x, 0);
     }
     pthread_mutex_unlock(&x->lock);
     return g;
@@ -224,7 +233,7 @@ void grammars_read_stats(struct grammars *x, struct grammars_stats *out)
 {
     pthread_mutex_lock(&x->lock);
     *out = (struct grammars_stats){ .n = x->n,
-                                    .bytes = x->bytes,
+                                    .bytes = grammars_bytes(x),
                                     .compiled = x->compiled,
                                     .found = x->found,
                                     .refused = x->refused,

@@ -66,6 +66,8 @@ struct prepare_input {
     struct store_job
         *history; /* RESPONSES: the CHAIN that was asked for, its rows are used up; or NULL */
     const struct prepare_list *list; /* RESPONSE_ITEMS */
+    const struct json
+        *custom; /* RESPONSES: an array of tools, of which the custom ones count; or NULL */
 };
 
 /* What a request of the Responses API is beside the chat request that it is made. */

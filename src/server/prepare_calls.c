@@ -59,9 +59,34 @@ static void calls_write_marks(const struct prepare_generation *g, struct json_wr
 
 /* --- arguments --- */
 
+/* The text of a custom tool: a pattern of its string. */
+static void calls_write_pattern(const struct tool *tool, struct json_writer *w)
+{
+    struct buf pattern;
+    buf_init(&pattern, MEM_CAT_REQUEST, strlen(tool->grammar) + 16);
+    buf_printf(&pattern, "^(?:%s)$", tool->grammar);
+    json_begin_object(w);
+    json_field_str(w, "type", "object");
+    json_field_object(w, "properties");
+    json_field_object(w, TOOLS_CUSTOM_KEY);
+    json_field_str(w, "type", "string");
+    json_field_str(w, "pattern", pattern.data);
+    json_end_object(w);
+    json_end_object(w);
+    json_field_array(w, "required");
+    json_str(w, TOOLS_CUSTOM_KEY);
+    json_end_array(w);
+    json_end_object(w);
+    buf_release(&pattern);
+}
+
 /* A tool's arguments are an object, whatever else its schema says. */
 static void calls_write_schema(const struct tool *tool, bool is_free, struct json_writer *w)
 {
+    if (tool->grammar && !tool->is_lark) {
+        calls_write_pattern(tool, w);
+        return;
+    }
     json_begin_object(w);
     if (!tool->schema || !json_get(tool->schema, "type") || is_free)
         json_field_str(w, "type", "object");
@@ -117,6 +142,10 @@ static void calls_write_argument(const struct prepare_generation *g, const struc
     struct split_element x;
     const char *values = as_json ? NULL : split_style_values(style);
     json_begin_object(w);
+    if (tool->grammar && tool->is_lark) {
+        json_field_str(w, "lark", tool->grammar);
+        json_field_str(w, "name", TOOLS_CUSTOM_KEY);
+    }
     if (!as_json && split_style_elements(style, &x)) {
         json_key(w, "elements");
         calls_write_elements(g, tool, is_free, &x, w);

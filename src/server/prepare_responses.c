@@ -366,15 +366,17 @@ static void responses_rename(struct api_error *e)
 static struct prepared *responses_attempt(struct responses *q, int32_t n_skip, int32_t *n_users)
 {
     struct prepared *p = prepare_new(PREPARE_CHAT);
+    struct prepare_input in = *q->in;
     struct json_doc doc = { 0 };
     struct buf text;
     struct err err;
+    in.custom = json_get_set(q->body, "tools");
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     if (responses_write_chat(q, n_skip, n_users, &text, &p->error)) {
         if (json_parse(&doc, text.data, text.len, LIMIT_JSON_VALUES, &err) != ERR_OK)
             api_error_set(&p->error, 400, NULL, "input", "%s", err.text);
         else
-            prepare_generation(q->ctx, q->in, &doc.root, p);
+            prepare_generation(q->ctx, &in, &doc.root, p);
     }
     if (p->diagnosis) {
         p->diagnosis->n_origins = (int32_t)(q->origins.len / sizeof(int32_t));

@@ -20,15 +20,15 @@ static void responses_function(struct json_writer *w, const struct json *tool)
     prepare_responses_copy(w, tool, "strict");
 }
 
-/* A custom tool takes free text: to the model it is a function with one string. A grammar is told, not enforced. */
+/* A custom tool takes free text: to the model it is a function with one string. A grammar is told here, and enforced (prepare_calls.c). */
 static void responses_custom(struct json_writer *w, const struct json *tool)
 {
     const struct json *description = json_get_set(tool, "description");
     const struct json *format = json_get_set(tool, "format");
     const struct json *definition = json_get_set(format, "definition");
     static const char parameters[] =
-        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
-        "\"required\":[\"input\"]}";
+        "{\"type\":\"object\",\"properties\":{\"" TOOLS_CUSTOM_KEY
+        "\":{\"type\":\"string\"}},\"required\":[\"" TOOLS_CUSTOM_KEY "\"]}";
     struct buf text;
     buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
     if (json_is(description, JSON_TYPE_STRING))

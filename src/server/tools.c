@@ -24,7 +24,8 @@ static bool tools_read_one(struct tool *tool, const struct json *v, size_t index
                              TOOLS_NAME_BYTES - 1);
     if (schema && !json_is(schema, JSON_TYPE_OBJECT))
         return api_error_set(e, 400, NULL, where, "%s: parameters must be a JSON schema", where);
-    *tool = (struct tool){ name->text, schema, json_is(strict, JSON_TYPE_BOOL) && strict->boolean };
+    *tool = (struct tool){ .name = name->text, .schema = schema };
+    tool->is_strict = json_is(strict, JSON_TYPE_BOOL) && strict->boolean;
     return true;
 }
 
@@ -69,11 +70,59 @@ bool tools_read(const struct json *body, struct tools **out, struct api_error *e
     return true;
 }
 
+/* {"type": "text"}, or {"type": "grammar", "syntax": "lark" or "regex", "definition": TEXT}. */
+static bool tools_read_format(struct tool *tool, const struct json *v, size_t index,
+                              struct api_error *e)
+{
+    const struct json *syntax = json_get_set(v, "syntax"), *text = json_get_set(v, "definition");
+    char where[48];
+    snprintf(where, sizeof(where), "tools[%zu].format", index);
+    if (json_str_eq(json_get_set(v, "type"), "text"))
+        return true;
+    tool->is_lark = json_str_eq(syntax, "lark");
+    if (!json_str_eq(json_get_set(v, "type"), "grammar") ||
+        !(tool->is_lark || json_str_eq(syntax, "regex")) || !json_is(text, JSON_TYPE_STRING) ||
+        strlen(text->text) != text->len)
+        return api_error_set(e, 400, NULL, where,
+                             "%s: must be of type text, or of type grammar with a definition in "
+                             "the syntax lark or regex",
+                             where);
+    tool->grammar = text->text;
+    tool->is_strict = true;
+    return true;
+}
+
+bool tools_add_formats(struct tools *t, const struct json *custom, struct api_error *e)
+{
+    struct buf text;
+    struct json_writer w;
+    struct err err;
+    buf_init(&text, MEM_CAT_REQUEST, LIMIT_PROMPT_BYTES);
+    json_writer_init(&w, &text);
+    json_value(&w, custom);
+    enum err_code code = json_parse(&t->formats, text.data, text.len, LIMIT_JSON_VALUES, &err);
+    buf_release(&text);
+    if (code)
+        return api_error_set(e, 400, NULL, "tools", "tools: %s", err.text);
+    for (size_t i = 0; i < t->formats.root.n; i++) {
+        const struct json *item = &t->formats.root.items[i], *name = json_get(item, "name");
+        const struct json *format = json_get_set(item, "format");
+        if (!json_str_eq(json_get(item, "type"), "custom") || !format)
+            continue;
+        for (size_t k = 0; k < t->n; k++)
+            if (json_str_eq(name, t->tools[k].name) &&
+                !tools_read_format(&t->tools[k], format, i, e))
+                return false;
+    }
+    return true;
+}
+
 void tools_free(struct tools *t)
 {
     if (!t)
         return;
     json_doc_release(&t->doc);
+    json_doc_release(&t->formats);
     mem_free(MEM_CAT_REQUEST, t->tools);
     mem_free(MEM_CAT_REQUEST, t);
 }

@@ -18,11 +18,15 @@ enum tools_type { /* of an argument */
 struct tool {
     const char *name;
     const struct json *schema; /* of its arguments; NULL = none given */
-    bool is_strict;
+    const char *grammar;       /* that its one argument is a text of; NULL = none */
+    bool is_strict,
+        is_lark; /* is_lark: the grammar is in Lark's notation; else a regular expression */
 };
 
+#define TOOLS_CUSTOM_KEY "input" /* the one argument of a custom tool */
+
 struct tools {
-    struct json_doc doc;
+    struct json_doc doc, formats;
     struct tool *tools; /* [n] */
     size_t n;
 };
@@ -30,6 +34,8 @@ struct tools {
 /* Read body's `tools` (chat's form, or flat ones with `name`); tools of other types are left out. *out: NULL where none are there.
  * False: e names the tool (400). Free with tools_free. */
 bool tools_read(const struct json *body, struct tools **out, struct api_error *e) MUST_CHECK;
+/* What the Responses API's custom tools among `custom` say of their text: their grammars. False: e names the tool (400). */
+bool tools_add_formats(struct tools *t, const struct json *custom, struct api_error *e) MUST_CHECK;
 void tools_free(struct tools *t);
 
 const struct tool *tools_find(const struct tools *t, const char *name, size_t n); /* or NULL */

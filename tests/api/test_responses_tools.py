@@ -9,7 +9,7 @@ from test_tools import NAMED, TOOLS, WAYS
 
 FLAT = [{"type": "function", **t["function"]} for t in TOOLS]
 PATCH = {"type": "custom", "name": "patch", "description": "Changes a file.",
-         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.*/"}}
+         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /(.|\\n)*/"}}
 PING = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
 
 
@@ -86,7 +86,7 @@ def test_a_choice_forces_a_call():
 
 def test_a_custom_tool():
     text = '*** Begin\n+"a" \\ é 👋\n*** End'
-    call = "<tool_call>" + json.dumps({"name": "patch", "arguments": {"input": text}}) + "</tool_call>"
+    call = "<tool_call>\n" + json.dumps({"name": "patch", "arguments": {"input": text}}, ensure_ascii=False) + "\n</tool_call>"
     with script("--style=<tool_call>") as server:
         evs = events(server, say("Ok." + call), tools=[PATCH, *FLAT])
         assert types(evs) == ["response.created", "response.in_progress", "response.output_item.added",
@@ -106,6 +106,71 @@ def test_a_custom_tool():
         assert text_of(make(server, [USER, item, output, *say("fine")], tools=[PATCH])[1]) == "fine"
         forced = events(server, say(' {"input": "a"}}\n</tool_call>'), tools=[PATCH, *FLAT], tool_choice={"type": "custom", "name": "patch"})
         assert forced[-1]["response"]["output"][0]["input"] == "a"
+
+
+# --- custom tools' grammars ---
+
+LARK = """start: sum
+?sum: product | sum ("+" | "-") product
+?product: atom | product /[*\\/]/ atom
+?atom: INT | "(" sum ")" | "'" WORD "'" | QUOTED
+QUOTED: "\\"" /[^"]/ "\\""
+%import common (INT, WORD, WS)
+%ignore WS
+"""
+SUMS = ["1", "(1 + 2)*3", "'a' -\n(\"b\"/ 4)", '"\\" + ((((5))))', '"é"']
+NO_SUMS = ["", "1 +", "(1", "a", "1 2", "'a", '"ab"']
+
+
+def custom(syntax, definition, name="calc"):
+    return {"type": "custom", "name": name, "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
+
+
+# style: how a call of calc is written around its text, and the text in it
+WRITTEN = {
+    "<tool_call>": ('<tool_call>\n{"name": "calc", "arguments": {"input": %s}}\n</tool_call>', lambda t: json.dumps(t, ensure_ascii=False)),
+    "<tool_call><function= <parameter=": ("<tool_call>\n<function=calc>\n<parameter=input>\n%s\n</parameter>\n</function>\n</tool_call>", str),
+    "<seed:tool_call>": ("<seed:tool_call>\n<function=calc>\n<parameter=input>\n%s\n</parameter>\n</function>\n</seed:tool_call>", str),
+    "<tool_call> <arg_key>": ("<tool_call>calc\n<arg_key>input</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>", str),
+    "<|tool_call>": ("<|tool_call>call:calc{input:%s}<tool_call|>", lambda t: f'<|"|>{t}<|"|>'),
+    "<|tool_call_start|>": ("<|tool_call_start|>[calc(input=%s)]<|tool_call_end|>",
+                            lambda t: '"' + t.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'),
+    "<|channel|><|message|>": ('<|channel|>commentary to=functions.calc <|constrain|>json<|message|>{"input": %s}', lambda t: json.dumps(t, ensure_ascii=False)),
+    ">>>all": ('calc\n{"input": %s}', lambda t: json.dumps(t, ensure_ascii=False)),
+}
+
+
+@pytest.mark.parametrize("style", WRITTEN)
+def test_a_custom_tools_grammar_is_enforced(style):
+    call, write = WRITTEN[style]
+
+    def inputs(server, text, tool, choice, n=500):
+        r = ask(server, text, tools=[tool, *FLAT], tool_choice=choice, max_output_tokens=n)
+        return [i["input"] for i in r["output"] if i["type"] == "custom_tool_call"] if r["status"] == "completed" else None
+
+    with script("--style=" + style) as server:
+        for syntax, definition, good, bad in (("lark", LARK, SUMS, NO_SUMS),
+                                              ("regex", "[a-c]{2,4}(?:é|\"|\n|\\\\)?", ["ab", "abcé", 'aa"', "aa\n", "cc\\"], ["a", "abcde", "xy"])):
+            tool = custom(syntax, definition)
+            for text in good:
+                got = inputs(server, call % write(text), tool, "auto")
+                assert got == [text] or ("seed" in style and syntax == "regex" and len(got) == 1), (text, got)  # there it stands without line ends
+            for text in bad:
+                got = inputs(server, call % write(text), tool, "auto")
+                assert got is None or (len(got) == 1 and text not in got), (text, got)
+            forced = call[call.index("calc") + 4:] % write(good[1])
+            got = inputs(server, forced.replace('"name": "calc', ""), tool, {"type": "custom", "name": "calc"})
+            assert got is None or len(got) == 1
+        # what cannot be compiled is told with its line
+        for grammar, words in (("start: x\n", "line 1: 'x' is not defined"), ('start: "a"\nx: /(?=a)b/\n', "line 2"), ("start: y\ny{a}: a\n", "line 2: templates"),
+                               ('begin: "a"', "no rule named start"), ('%import python.NAME\nstart: NAME', "line 1: %import"), ('start: "a', "line 1: a string"),
+                               ('start: <|x|>', "line 1: tokens"), ('start: a\n\na: b\nb: [a] a "x"\n', "line 3: a refers to itself")):
+            status, r = make(server, say("x"), tools=[custom("lark", grammar)])
+            assert status == 400 and "calc: " in r["error"]["message"] and words in r["error"]["message"], (grammar, r)
+        for form in ({"type": "grammar"}, {"type": "grammar", "syntax": "ebnf", "definition": "x"}, {"type": "grammar", "syntax": "lark", "definition": 5}, {"type": "x"}):
+            status, r = make(server, say("x"), tools=[{"type": "custom", "name": "calc", "format": form}])
+            assert status == 400 and "tools[0].format" in r["error"]["message"], r
+        assert make(server, say("x"), tools=[{"type": "custom", "name": "calc", "format": {"type": "text"}}])[0] == 200
 
 
 def test_reasoning_as_text_and_as_a_summary():

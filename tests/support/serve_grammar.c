@@ -37,7 +37,7 @@ static uint64_t next_random(uint64_t *state)
 
 static enum grammar_kind kind_of(const struct json *v)
 {
-    static const char *const names[] = { "schema", "object", "regex", "gbnf",
+    static const char *const names[] = { "schema", "object", "regex", "gbnf",    "lark",
                                          "choice", "tags",   "calls", "messages" };
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (json_str_eq(v, names[i]))
