@@ -97,6 +97,8 @@ static int64_t split_step(const struct load_split_options *o, const struct model
                           const struct sizes *s)
 {
     int64_t rows = o->step_rows, moe = m->n_experts ? m->n_experts + 4 * m->width : 0;
+    if (m->n_experts > 0) /* pairs of rows and experts, between the kernels */
+        moe += 2 * m->n_ff_expert + m->width;
     return (int64_t)model_scratch_bytes(m, o->step_rows, ENGINE_MODEL_OUT) +
            rows * moe * (int64_t)sizeof(float) +
            2 * (s->widest + 64) * (rows + 128) * (int64_t)sizeof(uint16_t);

@@ -112,15 +112,22 @@ static void moe_expert(const struct model *m, struct model_step *st, const struc
         ops_add_bias(m->be, out, l->b_down_e + e * m->width);
 }
 
-/* Which experts the rows of x go to. */
-static void moe_route(const struct model *m, struct model_step *st, const struct model_layer *l,
-                      struct tensor x)
+/* The router's numbers for the rows of x. */
+static struct tensor moe_logits(const struct model *m, struct model_step *st,
+                                const struct model_layer *l, struct tensor x)
 {
-    struct model_moe *moe = st->scratch->moe;
-    struct tensor logits = tensor_of(moe->logits, x.rows, m->n_experts);
+    struct tensor logits = tensor_of(st->scratch->moe->logits, x.rows, m->n_experts);
     ops_linear(m->be, logits, x, l->router);
     if (l->b_router)
         ops_add_bias(m->be, logits, l->b_router);
+    return logits;
+}
+
+/* Which experts the rows of x go to. */
+static void moe_route(const struct model *m, struct model_step *st, const struct model_layer *l,
+                      struct tensor x, struct tensor logits)
+{
+    struct model_moe *moe = st->scratch->moe;
     ops_route(m->be, logits, &m->route, moe->ids, moe->w);
     for (int64_t i = 0; l->expert_scale && i < x.rows * m->route.n_used; i++)
         moe->w[i] *= l->expert_scale[moe->ids[i]];
@@ -172,11 +179,26 @@ static void moe_experts_host(const struct model *m, struct model_step *st,
     m->be->ops->upload(m->be, sum.data, own->sum, bytes);
 }
 
-static void moe_experts_any(const struct model *m, struct model_step *st,
-                            const struct model_layer *l, struct tensor x, struct tensor sum)
+/* sum = what the experts make of x, routed by logits. */
+static void moe_sum(const struct model *m, struct model_step *st, const struct model_layer *l,
+                    struct tensor x, struct tensor logits, struct tensor sum)
 {
     int64_t layer_i = l - m->layers;
-    if (layer_i >= m->n_host_layers && layer_i < m->n_host_experts)
+    bool is_hosts = layer_i >= m->n_host_layers && layer_i < m->n_host_experts;
+    struct experts e = { .route = &m->route,
+                         .n = (int)m->n_experts,
+                         .gate = (const struct weight *const *)l->w_gate_e,
+                         .up = (const struct weight *const *)l->w_up_e,
+                         .down = (const struct weight *const *)l->w_down_e,
+                         .b_gate = l->b_gate_e,
+                         .b_up = l->b_up_e,
+                         .b_down = l->b_down_e,
+                         .scale = l->expert_scale,
+                         .glu = m->glu };
+    if (!is_hosts && ops_moe(m->be, sum, x, logits, &e))
+        return;
+    moe_route(m, st, l, x, logits);
+    if (is_hosts)
         moe_experts_host(m, st, l, x, sum);
     else
         moe_experts(m, st, l, x, sum);
@@ -187,8 +209,7 @@ void block_moe(const struct model *m, struct model_step *st, const struct model_
 {
     struct model_moe *moe = st->scratch->moe;
     struct tensor sum = tensor_of(x.data == moe->sum ? st->scratch->h : moe->sum, x.rows, m->width);
-    moe_route(m, st, l, x);
-    moe_experts_any(m, st, l, x, sum);
+    moe_sum(m, st, l, x, moe_logits(m, st, l, x), sum);
     st->h = sum;
 }
 
@@ -201,9 +222,9 @@ void block_moe_beside(const struct model *m, struct model_step *st, const struct
     block_post_norm(m, st, l->ffn_out_norm);
     ops_rms_norm(m->be, norm, st->x, l->router_norm, (int)m->width, m->eps);
     ops_scale(m->be, norm, 1 / sqrtf((float)m->width));
-    moe_route(m, st, l, norm);
+    struct tensor logits = moe_logits(m, st, l, norm);
     ops_rms_norm(m->be, norm, st->x, l->expert_norm, (int)m->width, m->eps);
-    moe_experts_any(m, st, l, norm, sum);
+    moe_sum(m, st, l, norm, logits, sum);
     ops_rms_norm(m->be, sum, sum, l->expert_out_norm, (int)m->width, m->eps);
     ops_add(m->be, st->h, sum);
 }

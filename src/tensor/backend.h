@@ -144,6 +144,16 @@ static inline int32_t attn_end(const struct attn_params *p, const struct seq_vie
 
 struct route; /* tensor/route.h */
 struct backend;
+
+/* The experts of a layer: matrices gate, up [X][D] and down [D][X] of each of E, biases in backend memory or NULL. */
+struct experts {
+    const struct route *route;
+    int n;                                                      /* E */
+    const struct weight *const *gate, *const *up, *const *down; /* [E] */
+    const float *b_gate, *b_up, *b_down;                        /* [E][X] [E][X] [E][D] */
+    const float *scale; /* host memory [E] or NULL: a row's weights are multiplied by it */
+    enum glu_kind glu;
+};
 struct backend_ops {
     int api_version; /* BACKEND_API; checked at open */
     const char *name;
@@ -289,6 +299,11 @@ struct backend_ops {
     /* linear of n weights on one x (q, k, v; gate and up): x is quantised once. n <= 4 */
     void (*linear_many)(struct backend *be, int n, const struct tensor *y, struct tensor x,
                         const struct weight *const *w);
+    /* A mixture of experts: y[t] = the sum, by ascending ids, over the experts that route gives logits[t], of weight * (down(act(gate x[t])
+     * * up x[t])), with the bits of route, gather, linear, add_bias, glu and scatter_add one after the other; what is not finite in a
+     * row's experts fails the row. y overlaps nothing.   logits [T][E]  x, y [T][D]. False: not these; nothing was done. */
+    bool (*moe)(struct backend *be, struct tensor y, struct tensor x, struct tensor logits,
+                const struct experts *e);
 };
 
 struct backend {

@@ -214,6 +214,15 @@ void ops_route(struct backend *be, struct tensor logits, const struct route *r, 
         be->ops->route(be, logits, r, ids, w);
 }
 
+bool ops_moe(struct backend *be, struct tensor y, struct tensor x, struct tensor logits,
+             const struct experts *e)
+{
+    check_same(y, x);
+    check_tensor(logits);
+    BUG_ON(logits.rows != x.rows || logits.cols != e->n || e->route->n_used > e->n);
+    return be->ops->moe && x.rows && be->ops->moe(be, y, x, logits, e);
+}
+
 void ops_add(struct backend *be, struct tensor y, struct tensor x)
 {
     check_same(y, x);

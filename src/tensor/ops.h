@@ -74,5 +74,8 @@ void ops_scatter_add(struct backend *be, struct tensor y, struct tensor x, const
                      const float *w, const uint8_t *is_first);
 void ops_route(struct backend *be, struct tensor logits, const struct route *r, int32_t *ids,
                float *w);
+/* False: the backend has no such op, or not for these. */
+bool ops_moe(struct backend *be, struct tensor y, struct tensor x, struct tensor logits,
+             const struct experts *e);
 
 #endif

@@ -611,6 +611,8 @@ void check_cuda(struct check *c)
         check_gpu_attention(&g);
     if (check_wants(c, "cuda/fused"))
         check_fused_cuda(c, g.fast, g.plain);
+    if (check_wants(c, "cuda/moe"))
+        check_moe_cuda(c, g.fast, g.plain);
     if (check_wants(c, "cuda/state"))
         check_state_cuda(c, g.fast);
     g.fast->ops->close(g.fast);

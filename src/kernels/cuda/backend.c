@@ -244,6 +244,7 @@ static void cuda_release(struct cuda_state *st)
     if (st->stream)
         (void)cudaStreamSynchronize((cudaStream_t)st->stream);
     cuda_record_release(st);
+    cuda_moe_release(st);
     for (int i = 0; i < CUDA_TABLES; i++)
         cuda_give(st, MEM_CAT_SCRATCH, st->tables[i].data, st->tables[i].bytes);
     cuda_give(st, MEM_CAT_SCRATCH, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));

@@ -27,6 +27,9 @@
 struct weight {
     struct weight_shape shape;
     struct cu_weight w;
+    /* Of a layer's first expert, once they were asked for: device [n_set], where all of them are. */
+    struct cu_expert *set;
+    int n_set;
 };
 
 enum cuda_op {
@@ -48,6 +51,10 @@ enum cuda_op {
     CUDA_OP_ATTENTION,
     CUDA_OP_ATTENTION_PLAIN,
     CUDA_OP_BEST,
+    CUDA_OP_ROUTE,
+    CUDA_OP_GROUP,
+    CUDA_OP_EXPERTS,
+    CUDA_OP_COMBINE,
     CUDA_OP_CONV,
     CUDA_OP_DELTA_GATES,
     CUDA_OP_DELTA,
@@ -81,6 +88,17 @@ struct cuda_table {
     int64_t rows;
     float *data;
     size_t bytes;
+};
+
+/* What stands between the kernels of a mixture of experts, of CUDA_ROW_CHUNK pairs. */
+struct cuda_moe {
+    uint8_t *block;
+    size_t bytes;
+    int64_t ff, width;
+    float *gate, *up, *out, *w; /* [pairs][ff] [pairs][ff] [pairs][width] [pairs] */
+    int32_t *ids, *list, *n_active;
+    struct int4 *active; /* [BACKEND_EXPERTS_MAX] */
+    uint32_t *flags;     /* [pairs] */
 };
 
 struct cuda_state {
@@ -123,6 +141,7 @@ struct cuda_state {
     int xq_i;
     int64_t xq_in; /* columns that each has room for */
     float *partial;
+    struct cuda_moe moe;
     float *staging; /* pinned, [CUDA_STAGING] bytes */
     int64_t bytes;  /* taken from the device, all together */
     bool has_failed;
@@ -190,7 +209,19 @@ void cuda_unpack_free(struct backend *be, struct weight *w);
 const struct weight_shape *cuda_shape(const struct weight *w);
 size_t cuda_packed_bytes(const struct backend *be, const struct weight_source *src);
 
+/* --- moe.c --- */
+
+bool cuda_moe(struct backend *be, struct tensor y, struct tensor x, struct tensor logits,
+              const struct experts *e);
+void cuda_moe_release(struct cuda_state *st);
+
 /* --- ops.c --- */
+
+static inline struct cu_tensor cu_of(struct tensor t)
+{
+    return (struct cu_tensor){ t.data, t.stride, (int)t.rows, (int)t.cols };
+}
+int cuda_act_of(enum glu_kind kind); /* enum cu_act */
 
 extern const struct backend_ops cuda_ops_base; /* the ops; memory and order are backend.c's */
 size_t cuda_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim);

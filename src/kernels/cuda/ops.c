@@ -8,11 +8,6 @@
 
 #define WIDE_SLOTS (8 * CU_SLOTS) /* of a tile of the kernel for many rows */
 
-static struct cu_tensor cu_of(struct tensor t)
-{
-    return (struct cu_tensor){ t.data, t.stride, (int)t.rows, (int)t.cols };
-}
-
 static struct tensor rows_of(struct tensor t, int64_t first, int64_t n)
 {
     t.data += first * t.stride;
@@ -121,7 +116,7 @@ static void elementwise(struct backend *be, struct cu_elementwise *c, enum cu_ew
     memset(&c, 0, sizeof(c)); \
     c.y = cu_of(y_)
 
-static int act_of(enum glu_kind kind)
+int cuda_act_of(enum glu_kind kind)
 {
     static const int acts[] = { [GLU_KIND_SILU] = CU_ACT_SILU,
                                 [GLU_KIND_GELU_TANH] = CU_ACT_GELU_TANH,
@@ -173,14 +168,14 @@ static void cuda_glu(struct backend *be, struct tensor y, struct tensor gate, st
     ELEMENTWISE(y);
     c.a = cu_of(gate);
     c.b = cu_of(up);
-    c.kind = act_of(kind);
+    c.kind = cuda_act_of(kind);
     elementwise(be, &c, CU_EW_GLU);
 }
 
 static void cuda_act(struct backend *be, struct tensor y, enum glu_kind kind)
 {
     ELEMENTWISE(y);
-    c.kind = act_of(kind);
+    c.kind = cuda_act_of(kind);
     elementwise(be, &c, CU_EW_ACT);
 }
 
@@ -586,6 +581,7 @@ const struct backend_ops cuda_ops_base = {
     .layer_norm = cuda_layer_norm,
     .scatter_add = cuda_scatter_add,
     .route = cuda_route,
+    .moe = cuda_moe,
     .add = cuda_add_rows,
     .scale = cuda_scale,
     .softcap = cuda_softcap,

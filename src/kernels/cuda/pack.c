@@ -310,6 +310,7 @@ void cuda_unpack_free(struct backend *be, struct weight *w)
     if (!w)
         return;
     cuda_sync(cuda_of(be));
+    cuda_give(cuda_of(be), MEM_CAT_WEIGHTS, w->set, (size_t)w->n_set * sizeof(*w->set));
     cuda_give(cuda_of(be), MEM_CAT_WEIGHTS, (void *)w->w.codes, w->shape.bytes);
     mem_free(MEM_CAT_WEIGHTS, w);
 }

@@ -7,6 +7,7 @@
 #define PLUMB_KERNELS_CUDA_PARAMS_H
 
 #include <stdint.h>
+#include <vector_types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -221,6 +222,57 @@ struct cu_best {
     int32_t *best;
 };
 
+/* --- mixtures of experts (moe.cu). Pairs of a row and one of its experts: row * n_used + choice --- */
+#define CU_USED_MAX 64 /* experts of a row */
+
+enum cu_route_kind { CU_ROUTE_SOFTMAX, CU_ROUTE_SOFTMAX_USED, CU_ROUTE_SIGMOID };
+
+struct cu_route {
+    struct cu_tensor logits;
+    const float *bias, *expert_scale; /* [experts] or NULL */
+    int32_t *ids;                     /* [pairs] */
+    float *w;
+    float scale;
+    int kind, n_used, is_normed;
+};
+
+struct cu_group {
+    const int32_t *ids;  /* [pairs] */
+    int32_t *list;       /* [pairs] by expert */
+    struct int4 *active; /* experts that have pairs, ascending: id, first in list, how many, 0 */
+    int32_t *n_active;
+    uint32_t *pair_flags; /* [pairs] cleared */
+    int n_pairs;
+};
+
+struct cu_expert {
+    const void *codes;
+    const uint32_t *scales;
+    float post;
+};
+
+/* y of each pair = its expert's matrix times the pair's row of x, with the expert's bias. */
+struct cu_experts {
+    const struct cu_expert *w[2]; /* [experts], all of one form */
+    const float *bias[2];         /* [experts][out] or NULL */
+    float *y[2];                  /* [pairs][out] */
+    const uint16_t *x;            /* in the order of mma.sync's lanes; pair p has row p / per */
+    const int32_t *list, *n_active;
+    const struct int4 *active;
+    int out, units, format, group, n_jobs, per, pad_rows;
+    int rows;         /* of the step: that an expert has at most */
+    int n_active_max; /* experts that may have pairs */
+};
+
+/* y = the sum over a row's pairs of w x, by ascending ids. */
+struct cu_combine {
+    struct cu_tensor y;
+    const float *x, *w; /* [pairs][cols] [pairs] */
+    const uint32_t *pair_flags;
+    uint32_t *flags;
+    int n_used;
+};
+
 struct cu_conv {
     struct cu_tensor y, x;
     const float *w;
@@ -265,6 +317,10 @@ int cu_launch_kv_store(const struct cu_kv_store *p, cu_stream s);
 int cu_launch_attention(const struct cu_attention *p, cu_stream s);
 int cu_launch_attention_plain(const struct cu_attention *p, cu_stream s); /* the oracle */
 int cu_launch_best(const struct cu_best *p, cu_stream s);
+int cu_launch_route(const struct cu_route *p, cu_stream s);
+int cu_launch_group(const struct cu_group *p, cu_stream s);
+int cu_launch_experts(const struct cu_experts *p, cu_stream s);
+int cu_launch_combine(const struct cu_combine *p, cu_stream s);
 int cu_launch_conv(const struct cu_conv *p, cu_stream s);
 int cu_launch_delta_gates(const struct cu_delta_gates *p, cu_stream s);
 int cu_launch_delta(const struct cu_delta *p, cu_stream s);

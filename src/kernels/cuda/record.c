@@ -36,6 +36,10 @@ LAUNCHER(kv_store)
 LAUNCHER(attention)
 LAUNCHER(attention_plain)
 LAUNCHER(best)
+LAUNCHER(route)
+LAUNCHER(group)
+LAUNCHER(experts)
+LAUNCHER(combine)
 LAUNCHER(conv)
 LAUNCHER(delta_gates)
 LAUNCHER(delta)
@@ -62,6 +66,10 @@ static const struct {
     [CUDA_OP_ATTENTION] = { run_attention, "attention" },
     [CUDA_OP_ATTENTION_PLAIN] = { run_attention_plain, "attention (plain)" },
     [CUDA_OP_BEST] = { run_best, "best" },
+    [CUDA_OP_ROUTE] = { run_route, "choice of experts" },
+    [CUDA_OP_GROUP] = { run_group, "rows by expert" },
+    [CUDA_OP_EXPERTS] = { run_experts, "experts" },
+    [CUDA_OP_COMBINE] = { run_combine, "sum of experts" },
     [CUDA_OP_CONV] = { run_conv, "conv" },
     [CUDA_OP_DELTA_GATES] = { run_delta_gates, "delta gates" },
     [CUDA_OP_DELTA] = { run_delta, "delta rule" },
