@@ -108,7 +108,7 @@ static enum err_code load_cuda(struct load *l, struct err *err)
         code = cuda_backend_open(&(struct cuda_options){ .host = l->host }, &l->be, err);
     if (!code && !l->be->ops->caches(l->be, l->cache_type))
         code = err_set(err, ERR_UNSUPPORTED,
-                       "--cache-type: the GPU's backend knows f16 and bf16; --device cpu has all");
+                       "--cache-type: the GPU's backend has no f32; --device cpu has all");
     if (!code)
         log_info("load", "GPU 0: %s, compute capability %d.%d, %lld of %lld MiB are free", dev.name,
                  dev.major, dev.minor, (long long)(dev.free_bytes >> 20),
@@ -251,16 +251,7 @@ static enum err_code load_model(struct load *l, struct err *err)
     }
     if (isatty(STDERR_FILENO))
         mo.on_tensor = load_progress;
-    enum err_code code = model_load(&mo, &l->model, err);
-    if (!code && l->host && l->model->is_two_way) {
-        model_free(l->model);
-        l->model = NULL;
-        return err_set(err, ERR_UNSUPPORTED,
-                       "%s: attention to later positions is not known to the GPU's backend; "
-                       "--device cpu runs it",
-                       l->id);
-    }
-    return code;
+    return model_load(&mo, &l->model, err);
 }
 
 /* With --device auto the CPU takes what the GPU cannot. */

@@ -1,7 +1,7 @@
 #include "cli/load_split.h"
 #include "base/log.h"
 #include "engine/engine_model.h"
-#include "tensor/dtype.h"
+#include "tensor/kvq.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,7 +99,12 @@ static int64_t split_step(const struct load_split_options *o, const struct model
     int64_t rows = o->step_rows, moe = m->n_experts ? m->n_experts + 4 * m->width : 0;
     if (m->n_experts > 0) /* pairs of rows and experts, between the kernels */
         moe += 2 * m->n_ff_expert + m->width;
-    return (int64_t)model_scratch_bytes(m, o->step_rows, ENGINE_MODEL_OUT) +
+    int64_t as_f16 = 0; /* quantised pages of one layer, taken out */
+    for (int64_t i = 0; i < m->n_layers && kvq_is(o->cache_type); i++) {
+        int64_t cache = 4 * split_cache(o, m, i);
+        as_f16 = m->layers[i].group != MODEL_GROUP_STATE && cache > as_f16 ? cache : as_f16;
+    }
+    return as_f16 + (int64_t)model_scratch_bytes(m, o->step_rows, ENGINE_MODEL_OUT) +
            rows * moe * (int64_t)sizeof(float) +
            2 * (s->widest + 64) * (rows + 128) * (int64_t)sizeof(uint16_t);
 }

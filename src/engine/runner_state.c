@@ -136,6 +136,7 @@ void runner_state_free(struct runner *r)
     runner_slab_free(r, &r->state_slab);
     runner_slab_free(r, &r->keep_slab);
     r->snapshots = NULL;
+    r->n_snapshots = 0;
     r->states = NULL;
     r->keep_rows = NULL;
     r->keep = r->keep_host = (struct state_keep){ 0 };

@@ -447,7 +447,8 @@ static void attn_fp64(const struct attn_case *k, const struct attn_data *d, int 
 {
     int g = h / k->per, first = k->p.window && t >= k->p.window ? t - k->p.window + 1 : 0;
     double score[4096], max = k->p.sinks ? (double)k->p.sinks[h] : -1e300, sum = 0;
-    for (int j = first; j <= t; j++) {
+    int end = attn_end(&k->p, &(struct seq_view){ .n_rows = k->n }, t);
+    for (int j = first; j < end; j++) {
         double s = 0;
         for (int i = 0; i < k->head_dim; i++)
             s += as_type(k->type, d->q.t.data[t * d->q.t.stride + h * k->head_dim + i]) *
@@ -462,7 +463,7 @@ static void attn_fp64(const struct attn_case *k, const struct attn_data *d, int 
         sum = exp((double)k->p.sinks[h] - max);
     for (int i = 0; i < k->head_dim; i++)
         out[i] = 0;
-    for (int j = first; j <= t; j++) {
+    for (int j = first; j < end; j++) {
         double w = exp(score[j] - max);
         sum += w;
         for (int i = 0; i < k->head_dim; i++)
@@ -499,10 +500,12 @@ static void check_attn_case(struct gpu *g, const struct attn_case *k)
                      got = check_buf_new(k->n, d.q.t.cols, d.q.t.cols);
     snprintf(name, sizeof(name), "%s %dx%dx%d n %d window %d cap %g%s", dtype_info(k->type)->name,
              k->kv_heads, k->per, k->head_dim, k->n, k->p.window, (double)k->p.softcap,
-             k->p.sinks ? " sinks" : "");
+             k->p.sinks        ? " sinks"
+             : k->p.is_two_way ? " both ways"
+                               : "");
     attn_run(g, g->plain, k, &d, 0, 4096, &want);
     check_attn_fp64(g, k, &d, &want, name);
-    for (size_t i = 0; i < ARRAY_LEN(cuts); i++) {
+    for (size_t i = 0; i < (k->p.is_two_way ? 1 : ARRAY_LEN(cuts)); i++) {
         int first = k->n * cuts[i].first / 100;
         check_buf_reset(&got);
         attn_run(g, g->fast, k, &d, first, cuts[i].step, &got);
@@ -584,6 +587,21 @@ static void check_gpu_attention(struct gpu *g)
           512,
           300,
           { .scale = 0.04f, .softcap = 0, .window = 0, .n_heads = 2, .sinks = NULL } },
+        { DTYPE_F16, 3, 1, 32, 300, { .scale = 0.18f, .n_heads = 3, .is_two_way = true } },
+        { DTYPE_BF16, 2, 4, 128, 513, { .scale = 0.09f, .n_heads = 8, .is_two_way = true } },
+        { DTYPE_F16,
+          2,
+          3,
+          64,
+          333,
+          { .scale = 0.125f, .window = 70, .n_heads = 6, .is_two_way = true } },
+        { DTYPE_F16,
+          1,
+          3,
+          256,
+          200,
+          { .scale = 0.06f, .window = 50, .n_heads = 3, .is_two_way = true } },
+        { DTYPE_F16, 12, 1, 64, 5, { .scale = 0.125f, .n_heads = 12, .is_two_way = true } },
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         check_attn_case(g, &cases[i]);
@@ -611,6 +629,8 @@ void check_cuda(struct check *c)
         check_gpu_attention(&g);
     if (check_wants(c, "cuda/fused"))
         check_fused_cuda(c, g.fast, g.plain);
+    if (check_wants(c, "cuda/kvq"))
+        check_kvq_cuda(c, g.fast, g.plain);
     if (check_wants(c, "cuda/moe"))
         check_moe_cuda(c, g.fast, g.plain);
     if (check_wants(c, "cuda/state"))

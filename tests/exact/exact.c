@@ -139,6 +139,8 @@ static const struct lab_config gpu_split_configs[] = {
     { "cuda, experts on cpu", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_EXPERTS },
 };
 static bool is_gpu; /* --device cuda */
+static bool
+    is_losing; /* --lost: the GPU's last schedule alone, which may leave the process without it */
 
 static const struct scenario scenarios[] = {
     { "whole", SCHEDULE_ALONE, 0 },
@@ -204,6 +206,9 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
     bool is_of_disk = s->schedule == SCHEDULE_DISK || s->schedule == SCHEDULE_DISK_MIXED;
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
+    if (is_losing != (s->schedule == SCHEDULE_LOST) &&
+        !(s->schedule == SCHEDULE_ALONE && s->chunk == 0))
+        return false;
     if (s->schedule == SCHEDULE_LOST)
         return is_gpu && (c->split ? c->keep_pages > 0 : strcmp(c->name, "cuda") == 0);
     if (s->schedule == SCHEDULE_SESSION || s->schedule == SCHEDULE_RESTORED)
@@ -601,7 +606,7 @@ static void run_caches(const struct exact_model *m, const char *path)
         bool is_base = true;
         const struct cache_cell *cells = is_gpu ? gpu_cache_cells : cache_cells;
         size_t n = is_gpu ? ARRAY_LEN(gpu_cache_cells) : ARRAY_LEN(cache_cells);
-        if (is_gpu ? cache_types[t] != DTYPE_BF16
+        if (is_gpu ? cache_types[t] == DTYPE_F32
                    : m->is_real && dtype_info(cache_types[t])->block_elems == 1)
             continue;
         for (size_t k = 0; k < n; k++)
@@ -709,6 +714,8 @@ int main(int argc, char **argv)
             is_writing = true;
         else if (strcmp(argv[i], "--families") == 0)
             has_families = true;
+        else if (strcmp(argv[i], "--lost") == 0)
+            is_losing = true;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             is_gpu = strcmp(argv[++i], "cuda") == 0;
     }

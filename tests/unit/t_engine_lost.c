@@ -242,7 +242,7 @@ static void kept_histories_come_back_from_disk_alone(void **state)
     }
 }
 
-static void it_can_be_lost_again_and_for_good(void **state)
+static void lost_again_and_for_good(const char *file)
 {
     static int32_t ids[PROMPT_MAX];
     struct tiny_engine t;
@@ -250,7 +250,7 @@ static void it_can_be_lost_again_and_for_good(void **state)
     struct err err = { 0 };
     prompt_fill(ids, 100, 0, 1);
     struct engine_request req = request(ids, 80, 8);
-    open_engine(&t, models[0], NULL);
+    open_engine(&t, file, NULL);
     answer_run(&t, &req, &want);
     for (int i = 0; i < 3; i++) {
         row_id row = open_row(&t, &req);
@@ -270,6 +270,12 @@ static void it_can_be_lost_again_and_for_good(void **state)
     assert_string_equal(err.text, "there is no device");
     t.engine->ops->close(t.engine, row);
     tiny_engine_close(&t);
+}
+
+static void it_can_be_lost_again_and_for_good(void **state)
+{
+    for (size_t f = 0; f < ARRAY_LEN(models); f++)
+        lost_again_and_for_good(models[f]);
 }
 
 int main(void)

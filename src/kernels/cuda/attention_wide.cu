@@ -1,5 +1,6 @@
 /* Attention of many rows: a block of eight warps, 16 slots each, walks the pages of a sequence; K and V come into shared memory two pages
- * deep. The steps are those of attention.cuh, so a row has the bits that it has alone. Heads of up to 128 columns. */
+ * deep. The steps are those of attention.cuh, so a row has the bits that it has alone. Heads of up to 128 columns. Also made for rows that
+ * see later positions of their sequence (IS_BOTH). */
 #include "kernels/cuda/attention.cuh"
 
 #define WARPS   8
@@ -41,6 +42,16 @@ static __device__ __forceinline__ void read_run(uint4 &x, uint4 &y, const uint8_
     y = r[(run * 8 + 2 * q + 1) ^ (row & 7)];
 }
 
+/* The last key that the row at pos of the sequence sees; it grows with pos. */
+template <bool IS_BOTH>
+static __device__ __forceinline__ int last_key(const cu_attention &p, const cu_seq &s, int pos)
+{
+    int end = s.pos0 + s.n_rows - 1;
+    if (!IS_BOTH || pos < 0)
+        return pos;
+    return p.window && p.window - 1 < end - pos ? pos + p.window - 1 : end;
+}
+
 template <int DIM> struct wide_state {
     float m[2], l[4], o[DIM / 8][4];
 };
@@ -58,11 +69,17 @@ template <int DIM> static __device__ __forceinline__ void clear(wide_state<DIM> 
             st.o[n][i] = 0;
 }
 
+static __device__ __forceinline__ bool is_between(const cu_attention &p, int pos, int last, int key)
+{
+    return key <= last && (p.window == 0 || key > pos - p.window);
+}
+
 /* Scores of the warp's 16 slots with a page, capped and masked; their rows' maxima join m. */
 template <bool IS_BF16, int DIM, bool HAS_CAP>
 static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attention &p,
                                                  const uint16_t *sq, const uint8_t *k, int key0,
-                                                 const int pos[2], bool is_all, int lane)
+                                                 const int pos[2], const int last[2], bool is_all,
+                                                 int lane)
 {
     int g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -101,7 +118,7 @@ static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attenti
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (!sees(p, pos[i / 2], key0 + n * 8 + 2 * q + i % 2))
+            if (!is_between(p, pos[i / 2], last[i / 2], key0 + n * 8 + 2 * q + i % 2))
                 c[n][i] = -INFINITY;
 }
 
@@ -170,7 +187,7 @@ static __device__ __forceinline__ void merge(wide_state<DIM> &to, const wide_sta
             to.o[n][i] = fmaf(st.o[n][i], b[i / 2], to.o[n][i] * a[i / 2]);
 }
 
-template <bool IS_BF16, int DIM, bool HAS_CAP>
+template <bool IS_BF16, int DIM, bool HAS_CAP, bool IS_BOTH>
 static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention p)
 {
     extern __shared__ __align__(128) uint8_t smem[];
@@ -182,17 +199,19 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
     cu_seq s = p.seqs[tile.seq];
     int last_slot = min(tile.slot0 + WARPS * CU_SLOTS, s.n_rows * p.per) - 1;
     int page0 = first_page(p, s.pos0 + row_of(p, tile.slot0)),
-        page1 = (s.pos0 + row_of(p, last_slot)) / CU_PAGE;
+        page1 = last_key<IS_BOTH>(p, s, s.pos0 + row_of(p, last_slot)) / CU_PAGE;
     int slot0 = tile.slot0 + warp * CU_SLOTS;
     load_page<DIM>(smem, kv_page(p.kv, p.pages[s.pages + page0], g), (int)threadIdx.x);
     load_q<IS_BF16>(p, s, g, slot0, sq + warp * CU_SLOTS * DIM, lane, CU_WARP, true);
     __syncwarp();
     slot at[2] = { slot_of(p, s, g, slot0 + lane / 4), slot_of(p, s, g, slot0 + lane / 4 + 8) };
     int pos[2] = { at[0].pos, at[1].pos };
+    int last[2] = { last_key<IS_BOTH>(p, s, pos[0]), last_key<IS_BOTH>(p, s, pos[1]) };
     /* The pages that some slot of the warp sees. */
     int warp_last = min(slot0 + CU_SLOTS, s.n_rows * p.per) - 1;
     int mine0 = first_page(p, s.pos0 + row_of(p, slot0));
-    int mine1 = slot0 <= warp_last ? (s.pos0 + row_of(p, warp_last)) / CU_PAGE : -1;
+    int pos0 = s.pos0 + row_of(p, slot0), pos1 = s.pos0 + row_of(p, warp_last);
+    int mine1 = slot0 <= warp_last ? last_key<IS_BOTH>(p, s, pos1) / CU_PAGE : -1;
     wide_state<DIM> st, total;
     clear(total);
     clear(st);
@@ -213,10 +232,9 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
         if (page >= mine0 && page <= mine1) {
             const uint8_t *k = smem + i % 2 * PAGE_BYTES;
             float c[8][4];
-            bool is_all = is_seen(p, s.pos0 + row_of(p, slot0), s.pos0 + row_of(p, warp_last),
-                                  page * CU_PAGE);
+            bool is_all = is_seen(p, last_key<IS_BOTH>(p, s, pos0), pos1, page * CU_PAGE);
             scores_of<IS_BF16, DIM, HAS_CAP>(c, p, sq + warp * CU_SLOTS * DIM, k, page * CU_PAGE,
-                                             pos, is_all, lane);
+                                             pos, last, is_all, lane);
             add_page<IS_BF16, DIM>(st, c, k + CU_PAGE * DIM * 2, lane);
             if (page % 4 == 3 || page == mine1) {
                 merge(total, st);
@@ -239,18 +257,23 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
     store_slots(p, s, g, slot0, o, lane, CU_WARP);
 }
 
-template <bool IS_BF16, int DIM> static int launch(const cu_attention *p, cu_stream s)
+template <bool IS_BF16, int DIM, bool IS_BOTH> static int launch(const cu_attention *p, cu_stream s)
 {
     size_t smem = 2 * 2 * CU_PAGE * DIM * 2 + WARPS * CU_SLOTS * DIM * 2;
     void (*kernel)(cu_attention) =
-        p->softcap > 0 ? k_wide<IS_BF16, DIM, true> : k_wide<IS_BF16, DIM, false>;
+        p->softcap > 0 ? k_wide<IS_BF16, DIM, true, IS_BOTH> : k_wide<IS_BF16, DIM, false, IS_BOTH>;
     return cu_launch_big(kernel, dim3((unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
                          dim3(WARPS * CU_WARP), smem, s, *p);
 }
 
-int cu_attention_wide(const cu_attention *p, cu_stream s)
+template <bool IS_BOTH> static int launch_any(const cu_attention *p, cu_stream s)
 {
     if (p->kv.pad_dim == 64)
-        return p->kv.type ? launch<true, 64>(p, s) : launch<false, 64>(p, s);
-    return p->kv.type ? launch<true, 128>(p, s) : launch<false, 128>(p, s);
+        return p->kv.type ? launch<true, 64, IS_BOTH>(p, s) : launch<false, 64, IS_BOTH>(p, s);
+    return p->kv.type ? launch<true, 128, IS_BOTH>(p, s) : launch<false, 128, IS_BOTH>(p, s);
+}
+
+int cu_attention_wide(const cu_attention *p, cu_stream s)
+{
+    return p->is_both ? launch_any<true>(p, s) : launch_any<false>(p, s);
 }

@@ -245,6 +245,7 @@ static void cuda_release(struct cuda_state *st)
         (void)cudaStreamSynchronize((cudaStream_t)st->stream);
     cuda_record_release(st);
     cuda_moe_release(st);
+    cuda_give(st, MEM_CAT_KV, st->expanded, st->expanded_bytes);
     for (int i = 0; i < CUDA_TABLES; i++)
         cuda_give(st, MEM_CAT_SCRATCH, st->tables[i].data, st->tables[i].bytes);
     cuda_give(st, MEM_CAT_SCRATCH, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));

@@ -48,6 +48,8 @@ enum cuda_op {
     CUDA_OP_ROPE_TABLE,
     CUDA_OP_ROPE,
     CUDA_OP_KV_STORE,
+    CUDA_OP_KVQ_STORE,
+    CUDA_OP_KVQ_EXPAND,
     CUDA_OP_ATTENTION,
     CUDA_OP_ATTENTION_PLAIN,
     CUDA_OP_BEST,
@@ -120,7 +122,8 @@ struct cuda_state {
     size_t arena_used, arena_sent;
     int32_t *pages, *dev_pages;
     size_t pages_used, pages_sent;
-    bool is_busy; /* the stream may still read the arenas */
+    bool is_busy;               /* the stream may still read the arenas */
+    struct seq_view *row_views; /* [BACKEND_ROWS_MAX + 1] of attention_by_rows */
     /* what the commands since the last flush have in common */
     struct cuda_plan plans[CUDA_PLANS];
     int n_plans;
@@ -142,6 +145,8 @@ struct cuda_state {
     int64_t xq_in; /* columns that each has room for */
     float *partial;
     struct cuda_moe moe;
+    uint8_t *expanded; /* [expanded_bytes] a layer's quantised pages as f16 */
+    size_t expanded_bytes;
     float *staging; /* pinned, [CUDA_STAGING] bytes */
     int64_t bytes;  /* taken from the device, all together */
     bool has_failed;
@@ -208,6 +213,14 @@ enum err_code cuda_pack(struct backend *be, const struct weight_source *src, str
 void cuda_unpack_free(struct backend *be, struct weight *w);
 const struct weight_shape *cuda_shape(const struct weight *w);
 size_t cuda_packed_bytes(const struct backend *be, const struct weight_source *src);
+
+/* --- kvq_cache.c --- */
+
+void cuda_kvq_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
+                    const struct seq_view *seqs, int n_seqs);
+/* What the rows see of a quantised layer, as an f16 one that is good until the next. False: a fault. */
+bool cuda_kvq_expand(struct backend *be, const struct kv_layer *kv, const struct seq_view *seqs,
+                     int n_seqs, int64_t rows, int32_t window, struct cu_kv *out);
 
 /* --- moe.c --- */
 

@@ -1,6 +1,7 @@
 /* From ops to commands. */
 #include "kernels/cuda/cuda_int.h"
 
+#include "tensor/kvq.h"
 #include "tensor/route.h"
 
 #include <cuda_runtime_api.h>
@@ -326,19 +327,21 @@ static int pad_dim(int head_dim)
 
 size_t cuda_kv_page_bytes(const struct backend *be, enum dtype type, int n_kv_heads, int head_dim)
 {
+    if (kvq_is(type))
+        return (size_t)n_kv_heads * kv_head_bytes(type, head_dim);
     return (size_t)n_kv_heads * 2 * CU_PAGE * (size_t)pad_dim(head_dim) * sizeof(uint16_t);
 }
 
 static bool cuda_caches(const struct backend *be, enum dtype type)
 {
-    return type == DTYPE_F16 || type == DTYPE_BF16;
+    return type == DTYPE_F16 || type == DTYPE_BF16 || kvq_is(type);
 }
 
 static struct cu_kv kv_of(const struct backend *be, const struct kv_layer *kv)
 {
     struct cu_kv c;
     memset(&c, 0, sizeof(c));
-    BUG_ON(!cuda_caches(be, kv->type));
+    BUG_ON(!cuda_caches(be, kv->type) || kvq_is(kv->type));
     c.data = kv->data;
     c.page_bytes = (int64_t)cuda_kv_page_bytes(be, kv->type, kv->n_kv_heads, kv->head_dim);
     c.type = kv->type == DTYPE_BF16;
@@ -354,6 +357,10 @@ static void cuda_kv_store(struct backend *be, struct kv_layer *kv, struct tensor
 {
     cuda_room(cuda_of(be));
     struct cuda_state *st = cuda_of(be);
+    if (kvq_is(kv->type)) {
+        cuda_kvq_store(be, kv, k, v, seqs, n_seqs);
+        return;
+    }
     const struct cuda_plan *plan = cuda_put_seqs(st, seqs, n_seqs, k.rows);
     struct cu_kv_store c;
     memset(&c, 0, sizeof(c));
@@ -381,7 +388,7 @@ static void cuda_kv_copy_page(struct backend *be, struct kv_layer *kv, int32_t d
     copy_now(cuda_of(be), kv->data + (size_t)dst * page, kv->data + (size_t)src * page, page);
 }
 
-/* The tiles of the sequences that the kernel for many rows takes, or of the others; *rows: that they have together. */
+/* The tiles of the sequences that the kernel for many rows takes, or of the others (has_wide false: of all); *rows: that they have together. */
 static int put_tiles(struct cuda_state *st, const struct seq_view *seqs, int n_seqs, int per,
                      bool has_wide, bool is_wide, const struct cu_tile **dev, int *rows)
 {
@@ -393,7 +400,7 @@ static int put_tiles(struct cuda_state *st, const struct seq_view *seqs, int n_s
         n = *rows = 0;
         for (int i = 0; i < n_seqs; i++) {
             int all = seqs[i].n_rows * per;
-            if ((has_wide && all > 2 * CU_SLOTS) != is_wide)
+            if (has_wide && (all > 2 * CU_SLOTS) != is_wide)
                 continue;
             *rows += seqs[i].n_rows;
             for (int s = 0; s < all; s += slots, n++)
@@ -425,19 +432,12 @@ static int splits_of(const struct cuda_state *st, const struct cu_attention *c,
     return (int)n;
 }
 
-static void cuda_attention(struct backend *be, struct tensor out, struct tensor q,
-                           const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
-                           const struct attn_params *p)
+static struct cu_attention attention_of(struct cuda_state *st, struct tensor out, struct tensor q,
+                                        struct cu_kv pages, const struct attn_params *p)
 {
-    cuda_room(cuda_of(be));
-    struct cuda_state *st = cuda_of(be);
     struct cu_attention c;
-    if (p->is_two_way) { /* the commands refuse such a model when it is loaded */
-        cuda_fault(st, "attention to later positions", (int)cudaErrorNotSupported);
-        return;
-    }
     memset(&c, 0, sizeof(c));
-    c.kv = kv_of(be, kv);
+    c.kv = pages;
     c.out = cu_of(out);
     c.q = cu_of(q);
     c.pages = st->dev_pages;
@@ -446,24 +446,82 @@ static void cuda_attention(struct backend *be, struct tensor out, struct tensor 
     c.softcap = p->softcap;
     c.window = p->window;
     c.n_heads = p->n_heads;
-    c.per = p->n_heads / kv->n_kv_heads;
+    c.per = p->n_heads / pages.n_kv_heads;
     c.per_magic =
         c.per > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)c.per - 1) / (uint64_t)c.per) : 0;
     if (p->sinks)
         c.sinks = cuda_put(st, p->sinks, (size_t)p->n_heads * sizeof(float), NULL);
+    return c;
+}
+
+static void add_attention(struct cuda_state *st, struct cu_attention *c,
+                          const struct seq_view *seqs, int n_seqs, bool has_wide, bool is_wide)
+{
+    c->seqs = cuda_put_seqs(st, seqs, n_seqs, c->q.rows)->dev_seqs;
+    c->n_tiles = put_tiles(st, seqs, n_seqs, c->per, has_wide, is_wide, &c->tiles, &c->n_rows);
+    if (c->n_tiles == 0)
+        return;
+    c->is_wide = is_wide;
+    c->n_splits = is_wide || st->is_plain ? 0 : splits_of(st, c, seqs, n_seqs);
+    c->partial = c->n_splits ? st->partial : NULL;
+    c->is_small = c->n_tiles * c->kv.n_kv_heads * (c->n_splits + 1) <= st->n_sm;
+    c->is_whole = c->n_rows == c->q.rows && c->kv.head_dim % 2 == 0;
+    cuda_add(st, st->is_plain ? CUDA_OP_ATTENTION_PLAIN : CUDA_OP_ATTENTION, c, sizeof(*c));
+}
+
+/* Rows that see later positions, by the kernels of those that do not: each is a sequence of its own, at the last position that it sees. Its
+ * window is longer by as much, and the same for all rows of a command: those whose window is cut by the end have one each. */
+static void attention_by_rows(struct cuda_state *st, const struct cu_attention *from,
+                              const struct seq_view *seqs, int n_seqs, const struct attn_params *p)
+{
+    int n = 0;
+    for (int i = 0; i < n_seqs; i++)
+        for (int t = 0; t < seqs[i].n_rows; t++) {
+            int32_t pos = seqs[i].pos0 + t, end = attn_end(p, &seqs[i], pos);
+            struct seq_view one = seqs[i];
+            one.row0 += t;
+            one.n_rows = 1;
+            one.pos0 = end - 1;
+            if (p->window == 0 || end - pos == p->window) {
+                st->row_views[n++] = one;
+                continue;
+            }
+            struct cu_attention c = *from;
+            cuda_room(st);
+            c.window = end - 1 - pos + p->window;
+            st->row_views[BACKEND_ROWS_MAX] = one;
+            add_attention(st, &c, &st->row_views[BACKEND_ROWS_MAX], 1, false, false);
+        }
+    struct cu_attention c = *from;
+    cuda_room(st);
+    c.window = p->window ? 2 * p->window - 1 : 0;
+    if (n > 0)
+        add_attention(st, &c, st->row_views, n, false, false);
+}
+
+static void cuda_attention(struct backend *be, struct tensor out, struct tensor q,
+                           const struct kv_layer *kv, const struct seq_view *seqs, int n_seqs,
+                           const struct attn_params *p)
+{
+    cuda_room(cuda_of(be));
+    struct cuda_state *st = cuda_of(be);
+    struct cu_kv pages;
+    if (!kvq_is(kv->type))
+        pages = kv_of(be, kv);
+    else if (!cuda_kvq_expand(be, kv, seqs, n_seqs, q.rows, p->window, &pages))
+        return;
+    struct cu_attention c = attention_of(st, out, q, pages, p);
     bool has_wide = !st->is_plain && c.kv.pad_dim <= 128;
-    for (int is_wide = 0; is_wide < 2; is_wide++) {
-        c.seqs = cuda_put_seqs(st, seqs, n_seqs, q.rows)->dev_seqs;
-        c.n_tiles = put_tiles(st, seqs, n_seqs, p->n_heads / kv->n_kv_heads, has_wide, is_wide,
-                              &c.tiles, &c.n_rows);
-        if (c.n_tiles == 0)
-            continue;
-        c.is_wide = is_wide;
-        c.n_splits = is_wide || st->is_plain ? 0 : splits_of(st, &c, seqs, n_seqs);
-        c.partial = c.n_splits ? st->partial : NULL;
-        c.is_small = c.n_tiles * c.kv.n_kv_heads * (c.n_splits + 1) <= st->n_sm;
-        c.is_whole = c.n_rows == q.rows && kv->head_dim % 2 == 0;
-        cuda_add(st, st->is_plain ? CUDA_OP_ATTENTION_PLAIN : CUDA_OP_ATTENTION, &c, sizeof(c));
+    if (p->is_two_way && has_wide) {
+        c.is_both = true;
+        add_attention(st, &c, seqs, n_seqs, false, true);
+    } else if (p->is_two_way) {
+        BUG_ON(c.sinks); /* they would not outlive the room that is made */
+        attention_by_rows(st, &c, seqs, n_seqs, p);
+    } else {
+        add_attention(st, &c, seqs, n_seqs, has_wide, false);
+        if (has_wide)
+            add_attention(st, &c, seqs, n_seqs, has_wide, true);
     }
 }
 

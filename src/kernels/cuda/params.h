@@ -183,6 +183,33 @@ struct cu_kv_store {
     uint32_t *flags;
 };
 
+/* A layer's quantised pages, as tensor/kvq.h has them. */
+struct cu_kvq {
+    uint8_t *data;
+    int64_t page_bytes, head_bytes, v_at; /* of a head's bytes those of V begin there */
+    int n_kv_heads, head_dim, groups;
+    int row; /* code bytes of a position */
+    int is_8bit;
+};
+
+struct cu_kvq_store {
+    struct cu_kvq kv;
+    struct cu_tensor k, v;
+    const struct cu_row *rows;
+    const struct cu_seq *seqs;
+    const int32_t *pages;
+    uint32_t *flags;
+};
+
+/* What the sequences' rows see, as f16 to pages of the same numbers. */
+struct cu_kvq_expand {
+    struct cu_kvq from;
+    struct cu_kv to;
+    const struct cu_seq *seqs;
+    const int32_t *pages;
+    int n_seqs, n_pages, window; /* n_pages: of the longest sequence, at least */
+};
+
 /* Queries and keys of one head size are turned whole; keys and values go to their pages. */
 struct cu_rope_store {
     struct cu_rope q;
@@ -211,6 +238,7 @@ struct cu_attention {
     int is_small;       /* few blocks: each runs once before on whatever is there (attention.cu) */
     int n_tiles, n_splits;      /* n_splits 0: each tile walks its splits by itself */
     int is_wide;                /* tiles of 8 x CU_SLOTS slots */
+    int is_both;                /* rows see later positions of their sequence: wide tiles alone */
     int n_rows;                 /* that the tiles have together */
     int is_whole;               /* those are all of out, and heads are of even size */
     struct cu_quantise to_bf16; /* its x is out; out NULL: none */
@@ -316,6 +344,8 @@ int cu_launch_rope(const struct cu_rope *p, cu_stream s);
 int cu_launch_kv_store(const struct cu_kv_store *p, cu_stream s);
 int cu_launch_attention(const struct cu_attention *p, cu_stream s);
 int cu_launch_attention_plain(const struct cu_attention *p, cu_stream s); /* the oracle */
+int cu_launch_kvq_store(const struct cu_kvq_store *p, cu_stream s);
+int cu_launch_kvq_expand(const struct cu_kvq_expand *p, cu_stream s);
 int cu_launch_best(const struct cu_best *p, cu_stream s);
 int cu_launch_route(const struct cu_route *p, cu_stream s);
 int cu_launch_group(const struct cu_group *p, cu_stream s);

@@ -33,6 +33,8 @@ LAUNCHER(rope_store)
 LAUNCHER(rope_table)
 LAUNCHER(rope)
 LAUNCHER(kv_store)
+LAUNCHER(kvq_store)
+LAUNCHER(kvq_expand)
 LAUNCHER(attention)
 LAUNCHER(attention_plain)
 LAUNCHER(best)
@@ -63,6 +65,8 @@ static const struct {
     [CUDA_OP_ROPE_TABLE] = { run_rope_table, "rope table" },
     [CUDA_OP_ROPE] = { run_rope, "rope" },
     [CUDA_OP_KV_STORE] = { run_kv_store, "kv_store" },
+    [CUDA_OP_KVQ_STORE] = { run_kvq_store, "kv_store (quantised)" },
+    [CUDA_OP_KVQ_EXPAND] = { run_kvq_expand, "quantised pages" },
     [CUDA_OP_ATTENTION] = { run_attention, "attention" },
     [CUDA_OP_ATTENTION_PLAIN] = { run_attention_plain, "attention (plain)" },
     [CUDA_OP_BEST] = { run_best, "best" },
@@ -95,7 +99,8 @@ enum err_code cuda_record_init(struct cuda_state *st, struct err *err)
     forget_last(st);
     st->cmds = mem_try(MEM_CAT_SCRATCH, CUDA_COMMANDS_MAX);
     st->graph_cmds = mem_try_big(MEM_CAT_SCRATCH, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
-    bool ok = st->cmds && st->graph_cmds;
+    st->row_views = mem_try_array(MEM_CAT_SCRATCH, BACKEND_ROWS_MAX + 1, sizeof(*st->row_views));
+    bool ok = st->cmds && st->graph_cmds && st->row_views;
     for (int i = 0; i < CUDA_GRAPHS && ok; i++)
         st->graphs[i].cmds = st->graph_cmds + i * CUDA_GRAPH_BYTES;
     for (int i = 0; i < CUDA_PLANS; i++) {
@@ -127,6 +132,7 @@ void cuda_record_release(struct cuda_state *st)
     for (int i = 0; i < CUDA_PLANS; i++)
         mem_free(MEM_CAT_SCRATCH, st->plans[i].copy);
     mem_free(MEM_CAT_SCRATCH, st->cmds);
+    mem_free(MEM_CAT_SCRATCH, st->row_views);
     mem_free_big(MEM_CAT_SCRATCH, st->graph_cmds, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
     (void)cudaFreeHost(st->arena);
     (void)cudaFreeHost(st->pages);
