@@ -43,18 +43,19 @@ static bool guess_is_end(const struct guess_rules *rules, int32_t id)
     return false;
 }
 
-bool guess_take(struct guess *g, struct sampler *s, const struct guess_rules *rules, float *logits,
-                const int32_t *ids, int32_t n, struct draft_ask *a)
+bool guess_take(struct guess *g, struct sampler *s, const struct guess_rules *rules,
+                const struct guess_source *from, struct draft_ask *a)
 {
-    struct sample_context ctx = { .history = ids, .n_history = n };
+    struct sample_context ctx = { .history = from->ids, .n_history = from->n };
     struct engine_token token;
-    if (sample_token(s, logits, &g->sample, &ctx, &token, NULL) || token.id >= rules->n_vocab ||
-        guess_is_end(rules, token.id))
+    if (sample_token(s, from->logits, &g->sample, &ctx, &token, NULL) ||
+        token.id >= rules->n_vocab || guess_is_end(rules, token.id))
         return false;
-    g->reach *= (double)fmath_exp(token.logprob);
+    float chance = from->confidence >= 0 ? from->confidence : fmath_exp(token.logprob);
+    g->reach *= (double)chance;
     if (a->n > 0 && g->reach < a->least)
         return false;
-    a->sure[a->n] = (int8_t)draft_model_sure(token.logprob);
+    a->sure[a->n] = (int8_t)(chance > 0 ? draft_model_sure(fmath_log(chance)) : DRAFT_MODEL_SURE);
     a->ids_out[a->n++] = token.id;
     return a->n < a->n_max && g->reach >= a->least;
 }

@@ -25,9 +25,17 @@ enum err_code guess_init(struct guess *g, const struct sample_params *p, int32_t
                          struct err *err) MUST_CHECK;
 void guess_release(struct guess *g);
 
-/* One more guess for the ask, from the logits behind ids [n]. Returns whether another one is wanted; the ask has one more where that is so, or
- * the last one that it wanted. */
-bool guess_take(struct guess *g, struct sampler *s, const struct guess_rules *rules, float *logits,
-                const int32_t *ids, int32_t n, struct draft_ask *a);
+/* What a guess is made of. */
+struct guess_source {
+    float *logits;      /* [V] behind ids; written to */
+    const int32_t *ids; /* [n] the row's and its guesses so far */
+    int32_t n;
+    float
+        confidence; /* that it comes true, 0..1; negative: the probability of the choice says it */
+};
+
+/* One more guess for the ask. Returns whether another one is wanted; the ask has one more where that is so, or the last one that it wanted. */
+bool guess_take(struct guess *g, struct sampler *s, const struct guess_rules *rules,
+                const struct guess_source *from, struct draft_ask *a);
 
 #endif

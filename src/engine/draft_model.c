@@ -132,7 +132,8 @@ static bool model_row_guess(struct draft_model *dm, struct model_row *r, float *
                             struct draft_ask *a)
 {
     int32_t n = a->n;
-    bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, logits, r->fed, r->n_fed, a);
+    struct guess_source from = { .logits = logits, .ids = r->fed, .n = r->n_fed, .confidence = -1 };
+    bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, &from, a);
     if (a->n > n)
         r->fed[r->n_fed] = a->ids_out[n];
     return goes_on;

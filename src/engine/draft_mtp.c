@@ -277,8 +277,10 @@ static int32_t mtp_guess(struct draft_mtp *dm, int32_t n)
         }
         if (a->n == 0)
             mtp_row_has_read(dm, r, r->n_pending);
-        bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, it->logits, r->ids,
-                                  a->n_ids + n_guessed, a);
+        struct guess_source from = {
+            .logits = it->logits, .ids = r->ids, .n = a->n_ids + n_guessed, .confidence = -1
+        };
+        bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, &from, a);
         int32_t *id = r->ids + a->n_ids + n_guessed; /* where the row's next ones will be noted */
         if (a->n > n_guessed)
             *id = a->ids_out[n_guessed];

@@ -8,12 +8,10 @@
  * never come in. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/draft.h"
+#include "engine/draft_guess.h"
 #include "engine/runner.h"
-#include "engine/sample.h"
 #include "engine/speculate.h"
 #include "model/projected.h"
-#include "tensor/fmath.h"
 #include "tensor/ops.h"
 
 #include <string.h>
@@ -32,9 +30,7 @@ struct projected_row {
     int32_t *text;     /* [ids_max + DRAFT_MAX] ids and guesses, for what sampling looks back at */
     int32_t n_text;
     uint8_t salt[ENGINE_SALT_BYTES];
-    struct sample_params sample;
-    struct logit_bias *bias;      /* what sample.bias points to */
-    double reach;                 /* chance that all guesses of the block so far come true */
+    struct guess guess;
     const float *logits, *hidden; /* [V] [D] of its first row that guesses */
 };
 
@@ -52,8 +48,9 @@ struct draft_projected {
     int32_t *blocks;                 /* [max_rows][block] their ids */
     float *waiting;                  /* [max_rows][WAITING][taps.n * D] backend memory */
     size_t waiting_bytes;
-    int32_t *end_ids;
-    int32_t n_end, max_rows, n_items, n_rows;
+    struct guess_rules rules;
+    int32_t *end_ids; /* what rules.end_ids points to */
+    int32_t max_rows, n_items, n_rows;
     struct step_cost cost; /* of blocks for so many rows */
 };
 
@@ -67,7 +64,7 @@ static struct draft_projected *draft_projected_of(struct drafter *d)
 static void projected_row_release(struct projected_row *r)
 {
     mem_free(MEM_CAT_REQUEST, r->text);
-    mem_free(MEM_CAT_REQUEST, r->bias);
+    guess_release(&r->guess);
     *r = (struct projected_row){ 0 };
 }
 
@@ -97,11 +94,10 @@ static enum err_code draft_projected_open(struct drafter *d, row_id row,
     struct draft_projected *dp = draft_projected_of(d);
     struct projected_row *r = &dp->rows[row];
     BUG_ON(r->is_open);
-    *r = (struct projected_row){ .sample = req->sample };
+    *r = (struct projected_row){ 0 };
     r->text = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*r->text));
-    r->bias = mem_try_array(MEM_CAT_REQUEST, (size_t)req->sample.n_bias, sizeof(*r->bias));
-    enum err_code code = ERR_OK;
-    if (!r->text || !r->bias)
+    enum err_code code = guess_init(&r->guess, &req->sample, (int32_t)dp->model->n_vocab, err);
+    if (!code && !r->text)
         code = err_set(err, ERR_NOMEM, "drafter: no memory for %d ids", ids_max);
     if (!code)
         code = runner_open(dp->runner, &r->seq, err);
@@ -111,10 +107,6 @@ static enum err_code draft_projected_open(struct drafter *d, row_id row,
     }
     r->is_open = true;
     memcpy(r->salt, req->cache_salt, sizeof(r->salt));
-    if (req->sample.n_bias > 0)
-        memcpy(r->bias, req->sample.bias, (size_t)req->sample.n_bias * sizeof(*r->bias));
-    r->sample.bias = r->bias;
-    r->sample.n_logprobs = 0; /* that of the choice: how sure it is */
     if (req->n_prompt > 1)
         (void)runner_reuse(dp->runner, r->seq, r->salt, req->prompt, req->n_prompt - 1);
     return ERR_OK;
@@ -247,7 +239,7 @@ static bool projected_row_sync(struct draft_projected *dp, struct projected_row 
         return false;
     memcpy(r->text, a->ids, (size_t)a->n_ids * sizeof(*r->text));
     r->n_text = a->n_ids;
-    r->reach = 1;
+    r->guess.reach = 1;
     return true;
 }
 
@@ -284,32 +276,19 @@ static bool projected_add_block(struct draft_projected *dp, struct draft_ask *a,
     return true;
 }
 
-static bool projected_is_end(const struct draft_projected *dp, int32_t id)
-{
-    for (int32_t i = 0; i < dp->n_end; i++)
-        if (dp->end_ids[i] == id)
-            return true;
-    return false;
-}
-
 /* The row's next guess from its logits. False: none, or no further one. */
 static bool projected_pick(struct draft_projected *dp, struct draft_ask *a,
                            const struct projected_guess *g)
 {
     struct projected_row *r = &dp->rows[a->row];
-    struct sample_context ctx = { .history = r->text, .n_history = r->n_text };
-    struct engine_token token;
-    if (sample_token(&dp->sampler, g->logits, &r->sample, &ctx, &token, NULL) ||
-        projected_is_end(dp, token.id))
-        return false;
-    float chance = g->confidence >= 0 ? g->confidence : fmath_exp(token.logprob);
-    r->reach *= (double)chance;
-    if (a->n > 0 && r->reach < a->least)
-        return false;
-    a->sure[a->n] = (int8_t)(chance > 0 ? draft_model_sure(fmath_log(chance)) : DRAFT_MODEL_SURE);
-    a->ids_out[a->n++] = token.id;
-    r->text[r->n_text++] = token.id;
-    return a->n < projected_room(dp, a) && r->reach >= a->least;
+    struct guess_source from = {
+        .logits = g->logits, .ids = r->text, .n = r->n_text, .confidence = g->confidence
+    };
+    int32_t n = a->n;
+    bool goes_on = guess_take(&r->guess, &dp->sampler, &dp->rules, &from, a);
+    if (a->n > n)
+        r->text[r->n_text++] = a->ids_out[n];
+    return goes_on && a->n < projected_room(dp, a);
 }
 
 /* From guess to guess, all rows together. */
@@ -447,7 +426,7 @@ static void draft_projected_alloc(struct draft_projected *dp, const struct draft
     dp->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)o->n_end * sizeof(*dp->end_ids));
     for (int32_t i = 0; i < o->n_end; i++)
         dp->end_ids[i] = o->end_ids[i];
-    dp->n_end = o->n_end;
+    dp->rules = (struct guess_rules){ (int32_t)o->model->n_vocab, dp->end_ids, o->n_end };
     dp->max_rows = o->max_rows;
 }
 

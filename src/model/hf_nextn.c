@@ -14,6 +14,7 @@ static const struct {
     { "mtp.pre_fc_norm_embedding.", "nextn.enorm." },
     { "mtp.pre_fc_norm_hidden.", "nextn.hnorm." },
     { "mtp.norm.", "nextn.shared_head_norm." },
+    { "mtp.embed_tokens.", "nextn.embed_tokens." }, /* mtp_use_dedicated_embeddings */
 };
 
 static const char *nextn_bare(const char *name)

@@ -30,6 +30,15 @@ def prompt(i):
     return [(k * 37 + i * 11) % 280 for k in range(60)]
 
 
+def write_tensors(path, all_of):
+    head, data = {}, b""
+    for k, (dtype, shape, body) in all_of.items():
+        head[k] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(body)]}
+        data += body
+    text = json.dumps(head).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
 # The file whose head says what the model says, a head by chance, and one of a directory with experts.
 @pytest.fixture(scope="module", params=["agrees", "qwen35-tied", "qwen3next"])
 def server(request, tmp_path_factory):
@@ -78,16 +87,27 @@ def test_what_cannot_be_is_said_at_the_start(model, how, says):
     assert p.returncode == 1 and says in p.stderr, p.stderr
 
 
+# A head may have an embedding of its own, which goes both ways too.
+def test_a_head_with_its_own_embedding(tmp_path):
+    folder = convert(HEADS / "qwen35.gguf", tmp_path / "folder")
+    path = folder / "model.safetensors"
+    all_of = safetensors(folder)
+    all_of["mtp.embed_tokens.weight"] = all_of["model.embed_tokens.weight"]
+    write_tensors(path, all_of)
+    back = convert(folder, tmp_path / "back.gguf")
+    assert tensors(back)["blk.5.nextn.embed_tokens.weight"] == tensors(back)["token_embd.weight"]
+    assert "mtp.embed_tokens.weight" in safetensors(convert(back, tmp_path / "again"))
+    with serve(back, "mtp") as s, serve(HEADS / "qwen35.gguf", "off") as plain:
+        body = {"prompt": prompt(3), "max_tokens": 40, "temperature": 0}
+        assert s.post("/v1/completions", body)[1]["choices"] == plain.post("/v1/completions", body)[1]["choices"]
+
+
 # Of a head that lacks something auto does without, and what it lacks is named where it is asked for.
 def test_a_head_that_lacks_a_tensor(tmp_path):
     folder = convert(HEADS / "qwen35.gguf", tmp_path / "folder")
-    path = folder / "model.safetensors"
-    data = path.read_bytes()
-    n = int.from_bytes(data[:8], "little")
-    head = json.loads(data[8:8 + n])
-    head["mtp.pre_fc_norm_other.weight"] = head.pop("mtp.pre_fc_norm_hidden.weight")
-    text = json.dumps(head).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + n:])
+    all_of = safetensors(folder)
+    all_of["mtp.pre_fc_norm_other.weight"] = all_of.pop("mtp.pre_fc_norm_hidden.weight")
+    write_tensors(folder / "model.safetensors", all_of)
     p = subprocess.run([PLUMB, "serve", "--model", str(folder), "--port", "0", "--no-store", "--speculate", "mtp"],
                        capture_output=True, text=True, timeout=120)
     assert p.returncode == 1 and "blk.5.nextn.hnorm.weight: missing" in p.stderr, p.stderr
@@ -102,13 +122,7 @@ def without_head(folder, to):
     config = json.loads((to / "config.json").read_text())
     del config["mtp_num_hidden_layers"]
     (to / "config.json").write_text(json.dumps(config))
-    head, data = {}, b""
-    for k, (dtype, shape, body) in safetensors(folder).items():
-        if not k.startswith("mtp."):
-            head[k] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(body)]}
-            data += body
-    text = json.dumps(head).encode()
-    (to / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    write_tensors(to / "model.safetensors", {k: v for k, v in safetensors(folder).items() if not k.startswith("mtp.")})
     return to
 
 

@@ -6,7 +6,7 @@
  * A schedule starts an engine of random shape (rows, step size, a cache that is too small) and a scheduler with a random stall
  * bound, and throws requests at it at random moments: alone or as several choices of one prompt, of three keys and two priorities, some
  * as background work, some with a deadline; some are cancelled, some paused. In most schedules next tokens are guessed, by lookup or by the
- * model itself with a cache that forgets (or by what --draft names), as many as pay or all of them. Where histories are kept, most schedules have a disk for them
+ * model itself with a cache that forgets (or by its head, where it has one, or by what --draft names), as many as pay or all of them. Where histories are kept, most schedules have a disk for them
  * too: with files of the schedules before, with a cap that is too small, in part slow or failing at some call. What is compared: ids, logprob bits, alternatives, the bytes
  * that may be shown after each token, and how it ended; of one that was cut short, all that it said before. */
 #include "base/clock.h"
@@ -211,11 +211,20 @@ static enum err_code shape_guess(struct shape *s, struct engine_model_options *o
                                      .kv_bytes = s->kv_bytes,
                                      .max_rows = s->max_rows,
                                      .cache_type = DTYPE_KV_Q4 };
+    struct draft_mtp_options h = { .model = o->model,
+                                   .end_ids = o->end_ids,
+                                   .n_end = o->n_end,
+                                   .n_ctx = CTX,
+                                   .kv_bytes = s->kv_bytes,
+                                   .max_rows = s->max_rows,
+                                   .cache_type = DTYPE_KV_Q8 };
     enum err_code code = ERR_OK;
     if (s->guesses != GUESSES_NONE)
         code = draft_lookup_new(s->max_rows, &s->lookup, err);
     if (!code && s->t->draft && s->guesses != GUESSES_NONE)
         code = shape_load_draft(s, &d, err);
+    else if (!code && o->model->nextn && s->guesses != GUESSES_NONE)
+        code = draft_mtp_new(&h, &s->slow, err);
     else if (!code && s->guesses == GUESSES_MODEL_ALWAYS)
         code = draft_model_new(&d, &s->slow, err);
     o->drafter = s->lookup;
@@ -543,6 +552,7 @@ int main(int argc, char **argv)
     log_set_level(LOG_LEVEL_WARN); /* not the memory table of every schedule */
     t.seed = (uint64_t)clock_wall_s();
     t.options.model = "smollm2";
+    t.options.wants_head = true;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--model") == 0)
             t.options.model = argv[i + 1];
