@@ -87,6 +87,23 @@ def test_what_cannot_be_is_said_at_the_start(model, how, says):
     assert p.returncode == 1 and says in p.stderr, p.stderr
 
 
+# As Qwen3.5 is published: the text's model inside one that sees, the head beside both.
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_a_head_beside_a_model_that_sees(name, tmp_path):
+    folder = convert(HEADS / f"{name}.gguf", tmp_path / "folder")
+    inner = json.loads((folder / "config.json").read_text())
+    arch = inner.pop("architectures")[0].replace("ForCausalLM", "ForConditionalGeneration")
+    outer = {"architectures": [arch], "model_type": inner["model_type"].removesuffix("_text"), "text_config": inner,
+             "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(outer))
+    named = {k.replace("model.", "model.language_model.", 1) if k.startswith("model.") else k: v for k, v in safetensors(folder).items()}
+    named["model.visual.patch_embed.proj.weight"] = ("F32", [1], bytes(4))
+    write_tensors(folder / "model.safetensors", named)
+    with serve(folder, "mtp") as s, serve(HEADS / f"{name}.gguf", "off") as plain:
+        body = {"prompt": prompt(3), "max_tokens": 60, "temperature": 0, "logprobs": 2}
+        assert s.post("/v1/completions", body)[1]["choices"] == plain.post("/v1/completions", body)[1]["choices"]
+
+
 # A head may have an embedding of its own, which goes both ways too.
 def test_a_head_with_its_own_embedding(tmp_path):
     folder = convert(HEADS / "qwen35.gguf", tmp_path / "folder")
