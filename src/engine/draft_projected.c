@@ -249,13 +249,21 @@ static int32_t projected_room(const struct draft_projected *dp, const struct dra
     return a->n_max < p->block - p->first_out ? a->n_max : p->block - p->first_out;
 }
 
+/* Rows of a block that guesses n tokens, of which logits are asked for: where a row sees those before it behind every branch, they are all
+ * computed to the end. */
+static int32_t projected_outs(const struct draft_projected *dp, int32_t n)
+{
+    const struct model_projected *p = &dp->model->projected;
+    return p->conv_taps > 0 ? n + p->first_out : n;
+}
+
 /* The ask's block becomes an item, if there is room for it in this step and in memory. */
 static bool projected_add_block(struct draft_projected *dp, struct draft_ask *a, int32_t n_out)
 {
     const struct model_projected *p = &dp->model->projected;
     struct projected_row *r = &dp->rows[a->row];
-    int32_t n = projected_room(dp, a), rows = n + p->first_out;
-    if (n_out + n > dp->runner->max_out || dp->n_rows + rows > dp->runner->max_rows)
+    int32_t n = projected_room(dp, a), rows = n + p->first_out, outs = projected_outs(dp, n);
+    if (n_out + outs > dp->runner->max_out || dp->n_rows + rows > dp->runner->max_rows)
         return false;
     if (!projected_row_sync(dp, r, a) ||
         runner_reserve(dp->runner, r->seq, projected_row_len(dp, r) + rows, NULL) != ERR_OK)
@@ -268,7 +276,7 @@ static bool projected_add_block(struct draft_projected *dp, struct draft_ask *a,
     dp->items[dp->n_items++] = (struct runner_item){ .seq = r->seq,
                                                      .ids = ids,
                                                      .n = rows,
-                                                     .n_out = n,
+                                                     .n_out = outs,
                                                      .n_back = rows,
                                                      .wants_hidden = true,
                                                      .shift = r->shift };
@@ -298,8 +306,9 @@ static void projected_guess_all(struct draft_projected *dp)
     for (int32_t i = 0; i < dp->n_items; i++) {
         struct draft_ask *a = dp->asked[i];
         struct projected_row *r = &dp->rows[a->row];
-        r->logits = dp->items[i].logits;
-        r->hidden = dp->items[i].hidden;
+        int64_t first = dp->items[i].n_out - projected_room(dp, a);
+        r->logits = dp->items[i].logits + first * dp->model->n_vocab;
+        r->hidden = dp->items[i].hidden + first * dp->model->width;
         projected_walk_begin(&dp->walk, a->row);
         if (!dp->items[i].has_failed)
             dp->asked[n++] = a;
@@ -359,7 +368,7 @@ static void draft_projected_draft(struct drafter *d, struct draft_ask *asks, int
             n_out = 0;
             (void)projected_add_block(dp, &asks[i], 0);
         }
-        n_out += projected_room(dp, &asks[i]);
+        n_out += projected_outs(dp, projected_room(dp, &asks[i]));
     }
     if (dp->n_items > 0)
         projected_run_blocks(dp);

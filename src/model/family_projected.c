@@ -1,5 +1,6 @@
-/* family_projected.c - drafters that read another model's hidden states: DFlash (Chen et al. 2026), and DSpark (DeepSeek's DeepSpec, 2026),
- * which adds a head that goes from guess to guess, on the blocks of Qwen3 or of Gemma 4.
+/* family_projected.c - drafters that read another model's hidden states: DFlash (Chen et al. 2026) and its second version, which adds
+ * convolutions along the block and a selector, and DSpark (DeepSeek's DeepSpec, 2026), which adds a head that goes from guess to guess; on the
+ * blocks of Qwen3 or of Gemma 4.
  *
  * A step is one of two kinds. Of hidden states (inputs) each layer makes keys and values of one and the same vector, the norm of a matrix
  * times what was tapped, and stores them: the row's context. A block is the text's last token and tokens that hide what is to be
@@ -10,9 +11,12 @@
 #include "tensor/ops.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#define PROJECTED_BLOCK_MAX 64
+#define PROJECTED_BLOCK_MAX      64
+#define PROJECTED_TAPS_MAX       8
+#define PROJECTED_CANDIDATES_MAX 256
 
 /* --- metadata --- */
 
@@ -37,6 +41,27 @@ static enum err_code projected_parse_taps(const struct weights *w, struct model 
     return ERR_OK;
 }
 
+static enum err_code projected_parse_selector(const struct weights *w, struct model *m,
+                                              struct err *err)
+{
+    struct model_projected *p = &m->projected;
+    const struct weights_tensor *in = weights_find(w, "selector_predecessor.weight");
+    char key[128];
+    int64_t n = 0;
+    if (!in || !weights_find(w, "selector_successor.weight") ||
+        weights_find(w, "markov_w1.weight") || weights_find(w, "markov_w2.weight"))
+        return err_set(err, ERR_INVALID,
+                       "tensors selector_predecessor.weight and selector_successor.weight: want "
+                       "both, and no markov_w1 and markov_w2, beside selector_hidden");
+    enum err_code code =
+        weights_int(w, model_key(m, "selector_top_k", key), 1, PROJECTED_CANDIDATES_MAX, &n, err);
+    p->head = PROJECTED_HEAD_SELECTOR;
+    p->rank = in->shape[0];
+    p->first_out = 1;
+    p->n_candidates = (int32_t)n;
+    return code;
+}
+
 static enum err_code projected_parse_head(const struct weights *w, struct model *m, struct err *err)
 {
     struct model_projected *p = &m->projected;
@@ -44,13 +69,19 @@ static enum err_code projected_parse_head(const struct weights *w, struct model 
     const struct weights_tensor *in = weights_find(w, "markov_w1.weight");
     const struct weights_tensor *conf = weights_find(w, "conf_proj.weight");
     bool is_anchored;
+    if (weights_find(w, "selector_hidden.weight"))
+        return projected_parse_selector(w, m, err);
     p->rank = in ? in->shape[0] : 0;
     if (in)
         p->head = weights_find(w, "markov_gate.weight")    ? PROJECTED_HEAD_GATED
                   : weights_find(w, "markov_joint.weight") ? PROJECTED_HEAD_RECURRENT
                                                            : PROJECTED_HEAD_PLAIN;
-    if (in && !weights_find(w, "markov_w2.weight"))
-        return err_set(err, ERR_INVALID, "tensor markov_w2.weight: missing, markov_w1 needs it");
+    if (!in != !weights_find(w, "markov_w2.weight") ||
+        weights_find(w, "selector_predecessor.weight") ||
+        weights_find(w, "selector_successor.weight"))
+        return err_set(err, ERR_INVALID,
+                       "tensors markov_w1.weight and markov_w2.weight: want both or none, and no "
+                       "part of a selector without selector_hidden");
     p->confidence_has_markov = conf && in && conf->shape[0] == m->width + p->rank;
     if (conf && ((!p->confidence_has_markov && conf->shape[0] != m->width) || conf->shape[1] != 1))
         return err_set(err, ERR_INVALID,
@@ -60,9 +91,53 @@ static enum err_code projected_parse_head(const struct weights *w, struct model 
     enum err_code code =
         weights_bool_or(w, model_key(m, "sample_from_anchor", key), in != NULL, &is_anchored, err);
     p->first_out = !is_anchored;
-    if (!code && p->block < 1 + p->first_out)
-        code = err_set(err, ERR_INVALID, "%s.block_size: %d rows leave none to guess with", m->arch,
-                       p->block);
+    return code;
+}
+
+/* The tensors of one convolution of a layer are there, and as the keys say. */
+static enum err_code projected_check_conv(const struct weights *w, const struct model *m,
+                                          int64_t layer_i, const char *branch, struct err *err)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "blk.%lld.%s_conv_base", (long long)layer_i, branch);
+    const struct weights_tensor *t = weights_find(w, name);
+    if (m->projected.conv_taps == 0)
+        return t ? err_set(err, ERR_INVALID, "%s.conv_kernel_size: missing, tensor %s needs it",
+                           m->arch, name)
+                 : ERR_OK;
+    if (!t || t->shape[0] != m->width || t->shape[1] != m->projected.conv_taps ||
+        t->shape[2] != 2 || t->shape[3] != 1)
+        return err_set(err, ERR_INVALID, "tensor %s: want [2][%d][%lld]", name,
+                       m->projected.conv_taps, (long long)m->width);
+    snprintf(name, sizeof(name), "blk.%lld.%s_conv_proj.weight", (long long)layer_i, branch);
+    return weights_find(w, name)
+               ? ERR_OK
+               : err_set(err, ERR_INVALID, "tensor %s: missing, its base needs it", name);
+}
+
+/* Each layer has the convolutions, of sizes that the keys say, or none has. */
+static enum err_code projected_parse_convs(const struct weights *w, struct model *m,
+                                           struct err *err)
+{
+    char key[128];
+    int64_t taps, cols;
+    enum err_code code = weights_int_or(w, model_key(m, "conv_kernel_size", key), 1,
+                                        PROJECTED_TAPS_MAX, 0, &taps, err);
+    if (!code)
+        code = weights_int_or(w, model_key(m, "conv_group_size", key), 1, m->width, m->width, &cols,
+                              err);
+    if (!code && m->width % cols != 0)
+        code = err_set(err, ERR_INVALID, "%s: %lld does not divide %lld", key, (long long)cols,
+                       (long long)m->width);
+    if (code)
+        return code;
+    m->projected.conv_taps = (int32_t)taps;
+    m->projected.conv_cols = (int32_t)cols;
+    for (int64_t i = 0; i < m->n_layers && !code; i++) {
+        code = projected_check_conv(w, m, i, "attn", err);
+        if (!code)
+            code = projected_check_conv(w, m, i, "ffn", err);
+    }
     return code;
 }
 
@@ -138,6 +213,11 @@ static enum err_code projected_parse(const struct weights *w, struct model *m, s
         code = projected_parse_taps(w, m, err);
     if (!code)
         code = projected_parse_head(w, m, err);
+    if (!code && p->block < 1 + p->first_out)
+        code = err_set(err, ERR_INVALID, "%s.block_size: %d rows leave none to guess with", m->arch,
+                       p->block);
+    if (!code)
+        code = projected_parse_convs(w, m, err);
     if (!code)
         code = projected_parse_layers(w, m, err);
     if (!code)
@@ -159,23 +239,75 @@ static void projected_context(const struct model *m, struct model_step *st)
         block_keys(m, st, i, x);
 }
 
+/* One of a branch's two convolutions along each block: y = sum over j of (base[j] + own[j]) * the row j before. All of it is host memory
+ * (model_project). half: 0 before the branch, 1 behind it; own: what conv_own holds. */
+static void projected_convolve(const struct model *m, const struct model_step *st, struct tensor y,
+                               struct tensor x, const float *base, int half)
+{
+    const struct model_projected *p = &m->projected;
+    const struct seq_view *seqs = st->seqs[MODEL_GROUP_FULL];
+    int64_t n_groups = m->width / p->conv_cols, n_own = model_conv_own(m);
+    for (int s = 0; s < st->n_seqs; s++)
+        for (int i = 0; i < seqs[s].n_rows; i++) {
+            int64_t row = seqs[s].row0 + i;
+            const float *own = st->scratch->conv_own + row * n_own;
+            float *to = y.data + row * y.stride;
+            memset(to, 0, (size_t)m->width * sizeof(*to));
+            for (int j = 0; j < p->conv_taps && j <= i; j++) {
+                const float *from = x.data + (row - j) * x.stride;
+                int64_t at = (int64_t)half * p->conv_taps + j;
+                for (int64_t c = 0; c < m->width; c++) {
+                    to[c] += base[at * m->width + c] * from[c];
+                    to[c] += own[at * n_groups + c / p->conv_cols] * from[c];
+                }
+            }
+        }
+}
+
+/* h = the convolution before a branch of h, where the layer has one. */
+static void projected_before(const struct model *m, struct model_step *st, const float *base,
+                             const struct weight *own)
+{
+    struct tensor to = tensor_of(st->scratch->conv_to, st->h.rows, m->width);
+    if (!base)
+        return;
+    ops_linear(m->be, tensor_of(st->scratch->conv_own, st->h.rows, model_conv_own(m)), st->h, own);
+    projected_convolve(m, st, to, st->h, base, 0);
+    ops_copy(m->be, st->h, to);
+}
+
+/* ... and behind it. */
+static void projected_behind(const struct model *m, struct model_step *st, const float *base)
+{
+    struct tensor from = tensor_of(st->scratch->conv_to, st->h.rows, m->width);
+    if (!base)
+        return;
+    ops_copy(m->be, from, st->h);
+    projected_convolve(m, st, st->h, from, base, 1);
+}
+
 static void projected_step(const struct model *m, struct model_step *st)
 {
     if (st->inputs.rows > 0) {
         projected_context(m, st);
         return;
     }
+    BUG_ON(m->projected.conv_taps > 0 && st->n_out != st->n_rows); /* a row sees those before it */
     block_embed(m, st);
     for (int i = 0; i < m->n_layers; i++) {
         const struct model_layer *l = &m->layers[i];
         block_norm(m, st, l->attn_norm);
+        projected_before(m, st, l->conv_attn, l->w_conv_attn);
         if (!block_attn(m, st, i))
             return;
+        projected_behind(m, st, l->conv_attn);
         if (l->attn_post_norm)
             block_post_norm(m, st, l->attn_post_norm);
         block_add(m, st);
         block_norm(m, st, l->ffn_norm);
+        projected_before(m, st, l->conv_ffn, l->w_conv_ffn);
         block_ffn(m, st, l);
+        projected_behind(m, st, l->conv_ffn);
         if (l->ffn_post_norm)
             block_post_norm(m, st, l->ffn_post_norm);
         block_add(m, st);
@@ -200,6 +332,9 @@ static const struct tensor_rule projected_tensors[] = {
     RULE_MODEL("markov_gate.bias", "[r]", VECTOR, MAYBE, projected.b_markov_gate),
     RULE_MODEL("markov_joint.weight", "[r+r+r][r+r+D]", MATRIX, MAYBE, projected.w_markov_joint),
     RULE_MODEL("markov_joint.bias", "[r+r+r]", VECTOR, MAYBE, projected.b_markov_joint),
+    RULE_MODEL("selector_predecessor.weight", "[V][r]", MATRIX, MAYBE, projected.markov_in),
+    RULE_MODEL("selector_successor.weight", "[V][r]", MATRIX, MAYBE, projected.markov_out),
+    RULE_MODEL("selector_hidden.weight", "[r][D]", MATRIX, MAYBE, projected.w_selector),
     RULE_MODEL("conf_proj.weight", NULL, MATRIX, MAYBE, projected.w_confidence),
     RULE_MODEL("conf_proj.bias", NULL, VECTOR, MAYBE, projected.b_confidence),
     RULE_LAYER("attn_norm.weight", "[D]", VECTOR, 0, attn_norm),
@@ -220,6 +355,10 @@ static const struct tensor_rule projected_tensors[] = {
     RULE_LAYER("ffn_down.weight", "[D][F]", MATRIX, 0, w_down),
     RULE_LAYER("post_ffw_norm.weight", "[D]", VECTOR, MAYBE, ffn_post_norm),
     RULE_LAYER("layer_output_scale.weight", NULL, HOST, MAYBE, out_scale),
+    RULE_LAYER("attn_conv_base", NULL, HOST, MAYBE, conv_attn),
+    RULE_LAYER("attn_conv_proj.weight", "[c][D]", MATRIX, MAYBE, w_conv_attn),
+    RULE_LAYER("ffn_conv_base", NULL, HOST, MAYBE, conv_ffn),
+    RULE_LAYER("ffn_conv_proj.weight", "[c][D]", MATRIX, MAYBE, w_conv_ffn),
     { 0 },
 };
 
@@ -230,9 +369,9 @@ static enum err_code projected_refuse(const struct hf *h, struct err *err)
     static const struct {
         const char *path, *text;
     } refused[] = {
-        { "dflash_config.selector_rank", "DFlash2's selector and convolutions are" },
         { "dflash_config.attention_value_scale", "scaled values are" },
-        { "transformer_layer_config", "directories in the layout of speculators are" },
+        { "transformer_layer_config.hidden_size", "the layout of speculators is" },
+        { "aux_hidden_state_layer_ids", "the layout of speculators is" },
     };
     int64_t n_vocab, n_draft;
     for (size_t i = 0; i < ARRAY_LEN(refused); i++)
@@ -369,6 +508,9 @@ static const struct hf_key projected_keys[] = {
     { "dflash_config.block_size", "block_size" },
     { "block_size", "block_size" },
     { "num_target_layers", "target_layer_count" },
+    { "dflash_config.conv_kernel_size", "conv_kernel_size" },
+    { "dflash_config.conv_group_size", "conv_group_size" },
+    { "dflash_config.selector_top_k", "selector_top_k" },
     { 0 },
 };
 
@@ -376,16 +518,26 @@ static const struct hf_key projected_keys[] = {
     { "fc.weight", "fc.weight", 0 }, { "hidden_norm.weight", "enc.output_norm.weight", 0 }, \
         { "markov_head.markov_w1.weight", "markov_w1.weight", 0 },                          \
         { "markov_head.markov_w2.weight", "markov_w2.weight", 0 },                          \
-        { "markov_head.gate_proj.weight", "markov_gate.weight", 0 },                        \
-        { "markov_head.gate_proj.bias", "markov_gate.bias", 0 },                            \
-        { "markov_head.joint_proj.weight", "markov_joint.weight", 0 },                      \
-        { "markov_head.joint_proj.bias", "markov_joint.bias", 0 },                          \
         { "confidence_head.proj.weight", "conf_proj.weight", 0 },                           \
     {                                                                                       \
         "confidence_head.proj.bias", "conf_proj.bias", 0                                    \
     }
 
-static const struct hf_name projected_names[] = { PROJECTED_NAMES, { 0 } };
+static const struct hf_name projected_names[] = {
+    PROJECTED_NAMES,
+    { "markov_head.gate_proj.weight", "markov_gate.weight", 0 },
+    { "markov_head.gate_proj.bias", "markov_gate.bias", 0 },
+    { "markov_head.joint_proj.weight", "markov_joint.weight", 0 },
+    { "markov_head.joint_proj.bias", "markov_joint.bias", 0 },
+    { "candidate_selector.predecessor_codebook", "selector_predecessor.weight", 0 },
+    { "candidate_selector.successor_codebook", "selector_successor.weight", 0 },
+    { "candidate_selector.hidden_projection.weight", "selector_hidden.weight", 0 },
+    HF_LAYER("attention_conv.base_kernel", "attn_conv_base"),
+    HF_LAYER("attention_conv.kernel_projection.weight", "attn_conv_proj.weight"),
+    HF_LAYER("mlp_conv.base_kernel", "ffn_conv_base"),
+    HF_LAYER("mlp_conv.kernel_projection.weight", "ffn_conv_proj.weight"),
+    { 0 },
+};
 
 static const struct hf_name projected_names_gemma4[] = {
     PROJECTED_NAMES,
@@ -393,6 +545,10 @@ static const struct hf_name projected_names_gemma4[] = {
     HF_LAYER("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
     HF_LAYER("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
     HF_LAYER("layer_scalar", "layer_output_scale.weight"),
+    { "markov_head.gate_proj.weight", "markov_gate.weight", 0 },
+    { "markov_head.gate_proj.bias", "markov_gate.bias", 0 },
+    { "markov_head.joint_proj.weight", "markov_joint.weight", 0 },
+    { "markov_head.joint_proj.bias", "markov_joint.bias", 0 },
     { 0 },
 };
 

@@ -57,6 +57,8 @@ static int64_t model_letter(const struct model *m, const struct model_layer *l, 
         return m->projected.taps.n;
     case 'r':
         return m->projected.rank;
+    case 'c':
+        return model_conv_own(m);
     case 'P':
         return m->n_inp;
     case 'C':

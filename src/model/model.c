@@ -415,7 +415,7 @@ static int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-#define SCRATCH_PARTS 30
+#define SCRATCH_PARTS 32
 
 struct scratch_part {
     float **out;
@@ -463,6 +463,8 @@ static void scratch_parts(struct model_scratch *s, const struct model *m, int ma
         { &s->inject, max_rows, m->n_streams },
         { &s->inject_out, max_out, m->n_streams },
         { &s->ngram, max_rows, m->ngrams.n_heads * m->ngrams.dim },
+        { &s->conv_own, max_rows, model_conv_own(m) },
+        { &s->conv_to, max_rows, model_conv_own(m) ? m->width : 0 },
         { &s->index_q, max_rows, m->pick.n_heads * m->index_dim },
         { &s->index_k, max_rows, m->index_dim },
         { &s->index_mean, max_rows, m->index_dim },

@@ -90,6 +90,9 @@ struct model_layer {
     struct weight *w_ngram_key, *w_ngram_value;                       /* [S*D][E] [D][E] */
     const float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [S*D] */
     const float *ngram_conv_w;                                        /* [taps][S*D] */
+    /* Projected models: convolutions before and after a branch. t: their taps, g: groups of columns */
+    struct weight *w_conv_attn, *w_conv_ffn; /* [2*t*g][D] */
+    const float *conv_attn, *conv_ffn;       /* host memory [2][t][D] */
     /* MODEL_GROUP_STATE. C: 2 Gs Ks + Hs Vs */
     struct weight *w_mix, *w_z, *w_decay, *w_beta; /* [C][D] [Hs*Vs][D] [Hs][D] [Hs][D] */
     struct weight *w_beta_decay; /* or the last two in one, by key heads: [Gs * (beta decay)][D] */
@@ -122,6 +125,7 @@ enum projected_head {
     PROJECTED_HEAD_PLAIN,     /* a bias by the guess before */
     PROJECTED_HEAD_GATED,     /* ... which the row's state dims */
     PROJECTED_HEAD_RECURRENT, /* ... by a state that goes on from guess to guess */
+    PROJECTED_HEAD_SELECTOR, /* of the likeliest ids the one that goes best with the guess before and the row's state */
 };
 
 /* A model that reads another one's hidden states and guesses its next tokens, a block at a time (family_projected.c). R: rank of the
@@ -141,8 +145,13 @@ struct model_projected {
     struct weight *w_markov_gate;          /* [R][D+R] */
     struct weight *w_markov_joint; /* [3R][R+R+D]: state, the guess before, the row's state */
     const float *b_markov_gate, *b_markov_joint; /* [R] [3R] */
-    struct weight *w_confidence;                 /* [1][D] or [1][D+R]; NULL = none */
-    const float *b_confidence;                   /* [1], or NULL */
+    struct weight *w_selector; /* [R][D]; markov_in and markov_out are its codebooks */
+    int32_t n_candidates;      /* that it looks at */
+    /* Around both branches of a layer: each row and those before it in the block, by weights of which a part is the layer's and a part the
+     * row's own, one for so many columns. 0 taps: there are none */
+    int32_t conv_taps, conv_cols;
+    struct weight *w_confidence; /* [1][D] or [1][D+R]; NULL = none */
+    const float *b_confidence;   /* [1], or NULL */
     bool confidence_has_markov;
     bool borrows_embed, borrows_head;
 };
@@ -246,6 +255,7 @@ struct model_scratch {
     /* streams: [max_rows][S*D S*D S*D], [max_rows][R S E], [max_out][S] */
     float *mixed, *mix_gate, *mix_conv, *mix_low, *inject, *ngram, *inject_out;
     int32_t *ngram_rows;                   /* [n_heads] host memory */
+    float *conv_own, *conv_to;             /* [max_rows][2*t*g D] of projected models */
     float *index_q, *index_k, *index_mean; /* [max_rows][J*I I I] */
     int32_t *index_first;                  /* [max_rows] host memory */
     float *x_out, *att_out, *logits;       /* [max_out][D H*K V] */

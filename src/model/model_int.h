@@ -37,7 +37,7 @@ enum tensor_flags {
 };
 
 /* One row of a family's tensor table. Loading and validation read it. shape: outermost dimension first, products of the letters
- * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) O (taps of their kernel) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), of projected ones t (taps) r (rank), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
+ * D H G K F V E X L P T (positions) N (n_dense) Y (n_embd) Q (n_labels) Z (n_streams) M (mix_rank) U (n-gram numbers) O (taps of their kernel) I (index_dim) J (index heads), of recurrent layers C W S (heads) R (key heads) A (Ks) B (Vs), of projected ones t (taps) r (rank) c (model_conv_own), and their sums, as "[H*K][D]"; NULL = any. Where a file has q, k and v, or gate and up, in one tensor (model.c, fused), a row stands
  * for its part of it. */
 struct tensor_rule {
     const char *name;
@@ -184,6 +184,13 @@ void block_step_pre_norm(const struct model *m, struct model_step *st);
 void block_step_post_norm(const struct model *m, struct model_step *st);
 /* ... and of those with a norm on both sides. */
 void block_step_both_norms(const struct model *m, struct model_step *st);
+
+/* Weights that a row has of its own for a branch's two convolutions; 0 = the model has none. */
+static inline int64_t model_conv_own(const struct model *m)
+{
+    const struct model_projected *p = &m->projected;
+    return p->conv_taps > 0 ? 2 * p->conv_taps * (m->width / p->conv_cols) : 0;
+}
 
 /* --- blocks: each works on st->x (residual stream) and st->h (branch) --- */
 

@@ -41,8 +41,8 @@ enum err_code model_project(struct model *m, const struct model *target, struct 
     BUG_ON(p->block == 0 || m->be != target->be);
     if (!m->be->ops->is_host)
         return err_set(err, ERR_UNSUPPORTED,
-                       "attention to later positions is not known to the GPU's backend; --device "
-                       "cpu runs it");
+                       "what reads a model's hidden states in blocks is known to the CPU alone; "
+                       "--device cpu runs it");
     if (target->is_two_way || target->n_labels > 0 || target->n_streams > 1 ||
         target->n_host_layers > 0) /* its embedding is another backend's */
         return err_set(err, ERR_UNSUPPORTED, "%s: no drafter is known for its hidden states",
@@ -67,7 +67,8 @@ enum err_code model_project(struct model *m, const struct model *target, struct 
 
 /* --- from logits to guesses --- */
 
-#define WALK_ALIGN 16 /* floats: 64 bytes */
+#define WALK_ALIGN  16     /* floats: 64 bytes */
+#define WALK_BARRED -1e30f /* a logit that nothing brings up again */
 
 enum err_code projected_walk_init(struct projected_walk *w, const struct model *m, int32_t max_rows,
                                   struct err *err)
@@ -79,17 +80,24 @@ enum err_code projected_walk_init(struct projected_walk *w, const struct model *
         float **out;
         int64_t cols;
     } parts[] = {
-        { &w->in, rank },     { &w->made, 3 * rank },
-        { &w->joint, joint }, { &w->bias, rank ? m->n_vocab : 0 },
-        { &w->state, rank },  { &w->conf, 1 },
+        { &w->in, rank },
+        { &w->made, 3 * rank },
+        { &w->joint, joint },
+        { &w->bias, p->markov_out && !p->w_selector ? m->n_vocab : 0 },
+        { &w->state, rank },
+        { &w->conf, 1 },
+        { &w->next, p->n_candidates * rank },
     };
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         n += (size_t)(parts[i].cols * max_rows + WALK_ALIGN - 1) / WALK_ALIGN * WALK_ALIGN;
     w->bytes = n * sizeof(float);
     w->block = m->be->ops->alloc(m->be, MEM_CAT_SCRATCH, w->bytes);
-    if (!w->block)
-        return err_set(err, ERR_NOMEM, "a drafter's head: no memory for %zu MiB", w->bytes >> 20);
+    w->candidates = mem_try_array(MEM_CAT_SCRATCH, (size_t)p->n_candidates, sizeof(*w->candidates));
+    if (!w->block || !w->candidates) {
+        projected_walk_release(w);
+        return err_set(err, ERR_NOMEM, "a drafter's head: no memory for %zu MiB", n >> 18);
+    }
     float *at = w->block;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         *parts[i].out = at;
@@ -102,6 +110,7 @@ void projected_walk_release(struct projected_walk *w)
 {
     if (w->block)
         w->m->be->ops->free(w->m->be, MEM_CAT_SCRATCH, w->block, w->bytes);
+    mem_free(MEM_CAT_SCRATCH, w->candidates);
     *w = (struct projected_walk){ 0 };
 }
 
@@ -167,6 +176,55 @@ static void walk_recur(struct projected_walk *w, const struct projected_guess *g
     ops_copy(m->be, tensor_of(w->in, n, rank), tensor_cols(made, 2 * rank, rank));
 }
 
+/* The n likeliest ids of logits [n_vocab], of equal ones the lower. */
+static int32_t walk_best(const float *logits, int64_t n_vocab, int32_t *ids, int32_t n)
+{
+    int32_t n_ids = 0;
+    for (int32_t id = 0; id < n_vocab; id++) {
+        if (n_ids == n && !(logits[id] > logits[ids[n - 1]]))
+            continue;
+        int32_t at = n_ids < n ? n_ids++ : n - 1;
+        for (; at > 0 && logits[id] > logits[ids[at - 1]]; at--)
+            ids[at] = ids[at - 1];
+        ids[at] = id;
+    }
+    return n_ids;
+}
+
+/* Of the row's candidates: logit + sum over r of in[r] (W hidden)[r] next[r]. */
+static void walk_select_row(struct projected_walk *w, const struct projected_guess *g, float *in,
+                            const float *hidden)
+{
+    const struct model *m = w->m;
+    int64_t rank = m->projected.rank;
+    int32_t n = walk_best(g->logits, m->n_vocab, w->candidates, m->projected.n_candidates);
+    ops_embed(m->be, tensor_of(w->next, n, rank), m->projected.markov_out, w->candidates);
+    for (int64_t r = 0; r < rank; r++)
+        in[r] *= hidden[r];
+    for (int32_t c = 0; c < n;
+         c++) { /* each place of `next` has been read when its score goes there */
+        float score = g->logits[w->candidates[c]];
+        for (int64_t r = 0; r < rank; r++)
+            score += in[r] * w->next[c * rank + r];
+        w->next[c * rank] = score;
+    }
+    for (int64_t id = 0; id < m->n_vocab; id++)
+        g->logits[id] = WALK_BARRED;
+    for (int32_t c = 0; c < n; c++)
+        g->logits[w->candidates[c]] = w->next[c * rank];
+}
+
+static void walk_select(struct projected_walk *w, const struct projected_guess *g, int32_t n)
+{
+    const struct model *m = w->m;
+    struct tensor joint = tensor_of(w->joint, n, m->width);
+    for (int32_t i = 0; i < n; i++)
+        walk_put(joint, i, 0, g[i].hidden, m->width);
+    struct tensor hidden = walk_linear(w, w->made, joint, m->projected.w_selector, NULL);
+    for (int32_t i = 0; i < n; i++)
+        walk_select_row(w, &g[i], w->in + i * m->projected.rank, hidden.data + i * hidden.cols);
+}
+
 /* in holds what the guesses before are, not yet gated. */
 static void walk_trust(struct projected_walk *w, struct projected_guess *g, int32_t n)
 {
@@ -199,7 +257,9 @@ void projected_walk_step(struct projected_walk *w, struct projected_guess *g, in
     }
     if (p->w_confidence)
         walk_trust(w, g, n);
-    if (p->rank == 0)
+    if (p->head == PROJECTED_HEAD_SELECTOR)
+        walk_select(w, g, n);
+    if (p->rank == 0 || p->head == PROJECTED_HEAD_SELECTOR)
         return;
     if (p->head == PROJECTED_HEAD_GATED)
         walk_gate(w, g, n);

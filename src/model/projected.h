@@ -12,7 +12,7 @@ bool model_is_projected(const struct weights *w);
 
 /* Make the drafter m one of target's, which is on the same backend and outlives it: m borrows the embedding and the vocabulary's head where it
  * has none. Errors: ERR_INVALID - width, layers, vocabulary or mask do not fit (names both); ERR_UNSUPPORTED - target's states are none
- * that a drafter knows, or the backend cannot look ahead. */
+ * that a drafter knows, or the backend is no host. */
 enum err_code model_project(struct model *m, const struct model *target,
                             struct err *err) MUST_CHECK;
 
@@ -24,15 +24,18 @@ struct projected_walk {
     float *block; /* one allocation of `bytes` */
     /* [max_rows][.]: R of the guess before, what the bias is made of, what that is made of, V */
     float *in, *made, *joint, *bias;
-    float *state; /* [max_rows][R] of the recurrent head, by slots */
-    float *conf;  /* [max_rows] */
+    float *state;        /* [max_rows][R] of the recurrent head, by slots */
+    float *conf;         /* [max_rows] */
+    float *next;         /* [n_candidates][R] */
+    int32_t *candidates; /* [n_candidates] host memory */
 };
 
 struct projected_guess {
     int32_t slot;        /* in [0, max_rows): the row's, from guess to guess */
     int32_t prev;        /* the id in front */
     const float *hidden; /* [D] of the block's row that guesses */
-    float *logits;       /* [V] of it; the bias is added */
+    float *
+        logits; /* [V] of it; the bias is added; behind a selector all but its candidates' are hugely negative */
     float
         confidence; /* set: that it comes true, where the guesses before it did; -1 = the model has no word for it */
 };

@@ -68,8 +68,8 @@ def test_a_bad_prediction_is_refused(server, value, says):
 
 
 @pytest.mark.parametrize("how, says", [
-    ("draft:", "is not auto, off, ngram or draft:MODEL"),
-    ("fast", "'fast' is not auto, off, ngram or draft:MODEL"),
+    ("draft:", "is not auto, off, ngram, mtp or draft:MODEL"),
+    ("fast", "'fast' is not auto, off, ngram, mtp or draft:MODEL"),
     ("draft:/nowhere/model.gguf", "/nowhere/model.gguf"),
 ])
 def test_what_cannot_guess_is_refused(path, how, says):
@@ -101,7 +101,7 @@ COMPLETIONS = {
 }
 
 
-@pytest.fixture(scope="module", params=["dflash", "dflash-window", "dspark", "dspark-rnn", "dspark-gemma4"])
+@pytest.fixture(scope="module", params=["dflash", "dflash-window", "dflash2", "dspark", "dspark-rnn", "dspark-gemma4"])
 def projected(request):
     with Server([PLUMB, "serve", "--model", TARGET, "--port", "0", "--no-store", "--speculate", f"draft:{PROJECTED / request.param}"]) as s:
         yield s
@@ -147,7 +147,8 @@ CHANGES = {
     "one layer": ({"dflash_config": {"target_layer_ids": [2], "mask_token_id": 285}}, "tensor fc.weight: want [32][32], file has [32][64]"),
     "a part of the vocabulary": ({"draft_vocab_size": 100}, "config.json: draft_vocab_size: 100 of 288 tokens"),
     "a block of one": ({"block_size": 1}, "1 rows leave none to guess with"),
-    "another kind": ({"dflash_config": {"target_layer_ids": [0, 2], "mask_token_id": 285, "selector_rank": 8}}, "DFlash2's selector and convolutions are not supported"),
+    "convolutions": ({"dflash_config": {"target_layer_ids": [0, 2], "mask_token_id": 285, "conv_kernel_size": 2}}, "tensor blk.0.attn_conv_base: want [2][2][32]"),
+    "another layout": ({"transformer_layer_config": {"hidden_size": 32}}, "the layout of speculators is not supported"),
 }
 
 

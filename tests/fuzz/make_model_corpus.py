@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Write the seed inputs of fuzz_model into tests/fuzz/corpus/model: whole tiny models (D 32, H 2, G 1, K 16, F 32, V 20, L 1)
 of every family and tokenizer kind, each weight of another type."""
+import math
 import pathlib
 import random
 import struct
@@ -37,7 +38,7 @@ def model_file(seed, keys, tensors):
     data = b""
     for name, kind, shape in tensors:
         out += string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, len(data))
-        elems = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        elems = math.prod(shape)
         data += data_of(rng, kind, elems)
         data += bytes(-len(data) % 32)
     return out + bytes(-len(out) % 32) + data
@@ -118,6 +119,13 @@ def main():
     head_block[1].extend([("markov_w1.weight", T_F16, [8, len(TEXT)]), ("markov_w2.weight", T_F16, [8, len(TEXT)]),
                           ("markov_joint.weight", T_F16, [2 * 8 + D, 3 * 8]), ("markov_joint.bias", T_F32, [3 * 8]),
                           ("conf_proj.weight", T_F16, [D + 8, 1]), ("conf_proj.bias", T_F32, [1])])
+    second = family("dflash", drafter + [("dflash.conv_kernel_size", U32, 2), ("dflash.conv_group_size", U32, 8),
+                                         ("dflash.selector_top_k", U32, 4)], norms)
+    second[1].extend([("output.weight", T_Q8_0, [D, len(TEXT)]), ("fc.weight", T_Q8_0, [2 * D, D]), ("enc.output_norm.weight", T_F32, [D]),
+                      ("selector_predecessor.weight", T_F16, [8, len(TEXT)]), ("selector_successor.weight", T_F16, [8, len(TEXT)]),
+                      ("selector_hidden.weight", T_F16, [D, 8])])
+    for part in ("attn", "ffn"):
+        second[1].extend([(f"blk.0.{part}_conv_base", T_F32, [D, 2, 2]), (f"blk.0.{part}_conv_proj.weight", T_F16, [D, 2 * 2 * D // 8])])
     files = {
         "llama": model_file(1, llama[0] + vocabulary("gpt2"), llama[1]),
         "llama_f32": model_file(2, plain[0] + vocabulary("llama"), plain[1]),
@@ -126,6 +134,7 @@ def main():
         "head": model_file(7, hybrid()[0] + vocabulary("gpt2"), hybrid()[1]),
         "dflash": model_file(8, plain_block[0] + vocabulary("gpt2"), plain_block[1]),
         "dspark": model_file(9, head_block[0] + vocabulary("gpt2"), head_block[1]),
+        "dflash2": model_file(10, second[0] + vocabulary("gpt2"), second[1]),
         "bert_vocabulary": model_file(5, [("general.architecture", STRING, "bert")] + vocabulary("bert"), []),
         "t5_vocabulary": model_file(6, [("general.architecture", STRING, "t5")] + vocabulary("t5"), []),
     }

@@ -134,8 +134,8 @@ static void asks_equal(const struct draft_ask *a, const struct draft_ask *b)
     assert_memory_equal(a->sure, b->sure, (size_t)a->n * sizeof(*a->sure));
 }
 
-static const char *const drafters[] = { "dflash", "dflash-window", "dflash-both-ways", "dspark",
-                                        "dspark-rnn" };
+static const char *const drafters[] = { "dflash",  "dflash-window", "dflash-both-ways",
+                                        "dflash2", "dspark",        "dspark-rnn" };
 
 static void rows_are_guessed_together(void **state)
 {

@@ -43,7 +43,9 @@ class Drafter:
 
 
 def dflash(block, taps, types=(FULL, FULL), **more):
-    inner = {k: more.pop(k) for k in list(more) if k in ("output_multiplier", "final_logit_softcapping", "input_embedding_scale")}
+    names = ("output_multiplier", "final_logit_softcapping", "input_embedding_scale", "conv_kernel_size", "conv_group_size", "selector_rank",
+             "selector_top_k")
+    inner = {k: more.pop(k) for k in list(more) if k in names}
     return dict(num_hidden_layers=len(types), layer_types=list(types), block_size=block, num_target_layers=LAYERS,
                 dflash_config={"mask_token_id": MASK_ID, "target_layer_ids": list(taps), **inner}, **more)
 
@@ -68,6 +70,8 @@ DRAFTERS = [
                                               final_logit_softcapping=4.0, input_embedding_scale=1.5), seed=2),
     Drafter("dflash-both-ways", "dflash", dflash(6, [0, 1, 2], [SLIDING, SLIDING], sliding_window=70, use_sliding_window=True,
                                                  is_causal=False, attention_bias=True), seed=3),
+    Drafter("dflash2", "dflash2", dflash(8, [0, 2], [SLIDING, FULL], sliding_window=30, use_sliding_window=True, conv_kernel_size=3,
+                                         conv_group_size=8, selector_rank=12, selector_top_k=6), seed=10),
     Drafter("dspark", "dspark", dspark(7, [0, 2], "vanilla"), fit=4000, seed=4),
     Drafter("dspark-gated", "dspark", dspark(5, [-1, 1], "gated", with_markov=False), seed=5),
     Drafter("dspark-rnn", "dspark", dspark(5, [2], "rnn", confidence=False), seed=6),
@@ -85,7 +89,7 @@ def randomise(model, seed):
         x = torch.randn(p.shape, generator=gen)
         if "norm" in name:
             x = 1 + 0.2 * x
-        elif "embed" in name or "w1" in name:
+        elif "embed" in name or "w1" in name or "codebook" in name or "base_kernel" in name:
             x = 0.5 * x
         elif p.dim() >= 2:
             x = (2.5 if "lm_head" in name else 1.3) / p.shape[-1] ** 0.5 * x
@@ -165,10 +169,10 @@ def drafter_write(d, model):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     config = model.config.to_dict()
-    config["architectures"] = [{"dflash": "DFlashDraftModel", "dspark": "Qwen3DSparkModel", "gemma4": "Gemma4DSparkModel"}[d.kind]]
+    config["architectures"] = [{"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "Qwen3DSparkModel", "gemma4": "Gemma4DSparkModel"}[d.kind]]
     config["dtype"] = "float16"
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-    save_file({k: v.half().contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file({k.replace("_codebook.weight", "_codebook"): v.half().contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors", {"format": "pt"})
 
 
 # --- what they say ---
@@ -185,7 +189,7 @@ def features(target, d, ids):
 
 def mask_of(d, n_keys, n_block):
     """The newer attention's rule: sliding layers look `window` far, and not ahead unless is_causal says so."""
-    if d.kind != "dflash" or "sliding_window" not in d.config:
+    if not d.kind.startswith("dflash") or "sliding_window" not in d.config:
         return None
     at = n_keys - n_block + torch.arange(n_block)[:, None]
     key = torch.arange(n_keys)[None, :]
@@ -206,7 +210,7 @@ def layer_masks(d, model, mask):
 
 
 def head_of(d, target, model):
-    if d.kind != "dflash":
+    if not d.kind.startswith("dflash"):
         return model.compute_logits
     more = d.config["dflash_config"]
 
@@ -221,7 +225,7 @@ def block_hidden(d, target, model, states, ids, first, start, n_block):
     """The block behind ids [start]: its first row is the last of them, whose states are not known yet."""
     block = torch.full((1, n_block), MASK_ID)
     block[0, 0] = ids[start]
-    if d.kind == "dflash":
+    if d.kind.startswith("dflash"):
         noise = F.embedding(block, target.get_input_embeddings().weight) * d.config["dflash_config"].get("input_embedding_scale", 1.0)
         call = dict(target_hidden=states[:, first:start])
     else:
@@ -229,11 +233,11 @@ def block_hidden(d, target, model, states, ids, first, start, n_block):
         call = dict(target_hidden_states=states[:, first:start], is_causal=False)
     positions = torch.arange(first, start + n_block)[None]
     hooks = layer_masks(d, model, mask_of(d, start - first + n_block, n_block))
-    forward = model.forward if d.kind == "dflash" else model._forward_backbone
+    forward = model.forward if d.kind.startswith("dflash") else model._forward_backbone
     hidden = forward(position_ids=positions, attention_mask=None, noise_embedding=noise, **call)
     for h in hooks:
         h.remove()
-    return hidden[:, 1:] if d.kind == "dflash" else hidden
+    return hidden[:, 1:] if d.kind.startswith("dflash") else hidden
 
 
 def guess(d, target, model, states, ids, first, start, n_block):
@@ -241,6 +245,10 @@ def guess(d, target, model, states, ids, first, start, n_block):
     logits = head_of(d, target, model)(hidden)
     out = {"first": first, "start": start, "rows": n_block, "base": logits[0]}
     confidence = None
+    if d.kind == "dflash2":
+        anchor = torch.tensor([ids[start]])
+        picked = model.propose(hidden, anchor, target.lm_head, 0)[0]
+        return out | {"ids": picked[0], "gaps": selector_gaps(model.candidate_selector, hidden, logits, anchor, picked)}
     if d.kind == "dflash":
         picked, said = logits.argmax(-1), logits
     else:
@@ -252,6 +260,15 @@ def guess(d, target, model, states, ids, first, start, n_block):
     if confidence is not None:
         out["confidence"] = torch.sigmoid(confidence[0].reshape(-1))
     return out
+
+
+def selector_gaps(selector, hidden, logits, anchor, picked):
+    """Between the two best candidates of each place."""
+    before = torch.cat([anchor[None], picked[:, :-1]], dim=1)
+    unary, candidates = torch.topk(logits, selector.top_k, dim=-1)
+    ahead = selector.predecessor_codebook(before) * selector.hidden_projection(hidden)
+    best = torch.topk(unary + torch.einsum("btr,btkr->btk", ahead, selector.successor_codebook(candidates)), 2, dim=-1).values[0]
+    return best[:, 0] - best[:, 1]
 
 
 def plain(x):
@@ -369,7 +386,7 @@ def convert(d):
         ours(HERE / d.name, gguf.LlamaFileType.MOSTLY_F16, HERE / f"{d.name}.gguf", model_name=f"tiny {d.name}").write()
 
 
-CONVERTED = ("dflash", "dflash-window", "dspark")  # the head that a DSpark's file leaves out must be the target's
+CONVERTED = ("dflash", "dflash2", "dflash-window", "dspark")  # the head that a DSpark's file leaves out must be the target's
 
 
 def published_of(args):
@@ -378,7 +395,8 @@ def published_of(args):
     spec.loader.exec_module(module)
     sys.path.insert(0, str(args.deepspec))
     from deepspec.modeling.dspark import Gemma4DSparkModel, Qwen3DSparkModel
-    return {"dflash": module.DFlashDraftModel, "dspark": Qwen3DSparkModel, "gemma4": Gemma4DSparkModel}
+    newer = getattr(module, "DFlash2DraftModel", None)  # a tree of 2026-08 or later
+    return {"dflash": module.DFlashDraftModel, "dflash2": newer, "dspark": Qwen3DSparkModel, "gemma4": Gemma4DSparkModel}
 
 
 def main():
