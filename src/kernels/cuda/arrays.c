@@ -6,7 +6,7 @@
 void cuda_room(struct cuda_state *st)
 {
     if (st->arena_used + CUDA_ARENA_BYTES / 4 > CUDA_ARENA_BYTES ||
-        st->pages_used + CUDA_PAGES_MAX / 2 > CUDA_PAGES_MAX || st->n_plans == CUDA_PLANS)
+        st->pages_used + CUDA_PAGES_BYTES / 2 > CUDA_PAGES_BYTES || st->n_plans == CUDA_PLANS)
         cuda_sync(st);
 }
 
@@ -40,16 +40,16 @@ static bool plan_is(const struct cuda_plan *p, const struct seq_view *seqs, int 
            memcmp(p->copy, seqs, (size_t)n * sizeof(*seqs)) == 0;
 }
 
-/* The sequence's page numbers, up to that of its last row; windows have none at the front. */
+/* The sequence's page numbers, up to that of its last row; windows have none at the front. Returns where they stand, in entries. */
 static int32_t put_pages(struct cuda_state *st, const struct seq_view *s)
 {
     size_t n = s->pages && s->n_rows > 0 ? (size_t)(s->pos0 + s->n_rows - 1) / CU_PAGE + 1 : 0;
-    int32_t at = (int32_t)st->pages_used;
-    BUG_ON(st->pages_used + n > CUDA_PAGES_MAX);
+    size_t bytes = CUDA_ALIGN(n * sizeof(*s->pages));
+    BUG_ON(st->pages_used + bytes > CUDA_PAGES_BYTES);
+    st->pages_used += bytes;
     if (n > 0)
-        memcpy(st->pages + at, s->pages, n * sizeof(*st->pages));
-    st->pages_used += n;
-    return at;
+        memcpy(st->arena - st->pages_used, s->pages, n * sizeof(*s->pages));
+    return -(int32_t)(st->pages_used / sizeof(*s->pages));
 }
 
 const struct cuda_plan *cuda_put_seqs(struct cuda_state *st, const struct seq_view *seqs, int n,

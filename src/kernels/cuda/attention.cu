@@ -1,21 +1,54 @@
-/* Attention of few rows: a block of four warps has 16 slots (rows of a sequence times heads that share a kv head) and one split, or all of
- * them one after the other. Warps take a page each for the scores, then columns of V each. */
+/* Attention of few rows: a block of eight warps has 16 slots (rows of a sequence times heads that share a kv head) and one split, or all of
+ * them one after the other. Two warps take a page for the scores, half of its positions each, and turn them into fragments of weights;
+ * then each warp has an eighth of V's columns. What a warp runs is short and straight: with so few warps to a scheduler an instruction takes
+ * five cycles, and code that runs once is fetched more slowly still. */
 #include "kernels/cuda/attention.cuh"
 
-#define WARPS    4
-#define PITCH    (CU_PAGE + 4)
-#define COMBINED 16 /* splits that are loaded together */
+#define WARPS   8
+#define THREADS (WARPS * CU_WARP)
+#define TILES   4 /* of 8 positions, that a warp has scores of */
 
-struct scores {
-    float s[WARPS][CU_SLOTS][PITCH];
-    float max[WARPS][CU_SLOTS];
+/* Columns of a head (padded), and of a warp in tiles of 8. */
+template <int UNITS> struct shape {
+    static const int DIM = UNITS * CU_UNIT, NT = UNITS;
+    static const int PITCH = DIM + 8;        /* of a query: rows begin in other banks */
+    static const bool IS_AHEAD = UNITS <= 2; /* keys and values come before the queries do */
 };
 
-/* Shared memory for scores, in whose place the results come. */
-static __host__ __device__ __forceinline__ size_t scratch_bytes(int pad_dim)
+template <int UNITS> struct shared {
+    uint4 weights[SPLIT_PAGES][4][CU_WARP]; /* fragments of a page's steps of 16 positions */
+    float max[CU_SLOTS][WARPS];             /* of the scores that a warp has */
+    uint16_t q[CU_SLOTS][shape<UNITS>::PITCH];
+    /* V of a split, pieces of 16 bytes swizzled by their row's number, so that a warp's reads meet no bank twice */
+    uint4 v[shape<UNITS>::IS_AHEAD ? SPLIT_PAGES : 1]
+           [shape<UNITS>::IS_AHEAD ? shape<UNITS>::DIM : 1][8];
+};
+
+/* Q of the tile's slots in the cache's type and the lanes' order; rows of nobody keep what was there. */
+template <bool IS_BF16, int UNITS>
+static __device__ __forceinline__ void load_queries(shared<UNITS> &sh, const cu_attention &p,
+                                                    const cu_seq &s, int g, int slot0, int n)
 {
-    size_t results = (size_t)CU_SLOTS * (size_t)pad_dim * sizeof(float);
-    return results > sizeof(scores) ? results : sizeof(scores);
+    const int QUADS = shape<UNITS>::DIM / 4;
+    int dim = p.kv.head_dim;
+    bool is_whole = (dim | (int)p.q.stride | (int)((uintptr_t)p.q.data / 4)) % 4 == 0;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < n * QUADS; i += THREADS) {
+        int r = i / QUADS, d = i % QUADS * 4, t = row_of(p, slot0 + r);
+        int head = g * p.per + slot0 + r - t * p.per;
+        const float *x = p.q.data + (int64_t)(s.row0 + t) * p.q.stride + head * dim + d;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (is_whole) {
+            if (d < dim)
+                v = __ldcg((const float4 *)x);
+        } else {
+            v.x = d < dim ? __ldcg(x) : 0;
+            v.y = d + 1 < dim ? __ldcg(x + 1) : 0;
+            v.z = d + 2 < dim ? __ldcg(x + 2) : 0;
+            v.w = d + 3 < dim ? __ldcg(x + 3) : 0;
+        }
+        put_q<IS_BF16>(p, { s.row0 + t, head, 0 }, d, v, sh.q[r]);
+    }
 }
 
 /* Four steps of 16 columns of an A operand, rows g and g + 8 of a [16][pitch] array in the lanes' order. */
@@ -32,51 +65,134 @@ static __device__ __forceinline__ void load_a(uint32_t a[4][4], const uint16_t *
     }
 }
 
-/* Scores of the 16 slots with the 64 positions of a page. */
-template <bool IS_BF16, bool HAS_CAP>
-static __device__ void page_scores(const cu_attention &p, const uint16_t *sq, const uint16_t *k,
-                                   int key0, int pos_g, int pos_h, bool has_upper, scores *sc,
-                                   int warp, int lane)
+/* The lane's part of a unit of N rows of eight, PITCH elements apart. */
+template <int N, int PITCH>
+static __device__ __forceinline__ void load_rows(uint4 x[N], uint4 y[N], const uint16_t *at)
 {
-    int g = lane / 4, q = lane % 4, units = p.kv.pad_dim / CU_UNIT;
-    float c[8][4] = {};
-    for (int v = 0; v < units; v++) {
-        uint32_t a[4][4];
-        load_a(a, sq + v * CU_UNIT, p.kv.pad_dim, g, q);
-        uint4 x[8], y[8];
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const uint4 *at =
-                (const uint4 *)(k + (int64_t)(n * 8 + g) * p.kv.pad_dim + v * CU_UNIT + q * 16);
-            x[n] = __ldcg(at), y[n] = __ldcg(at + 1);
-        }
-        products<IS_BF16, 8>(c, a, x, y);
+    for (int n = 0; n < N; n++) {
+        const uint4 *from = (const uint4 *)(at + n * 8 * PITCH);
+        x[n] = __ldcg(from), y[n] = __ldcg(from + 1);
     }
-    float mg = -INFINITY, mh = -INFINITY;
+}
+
+/* Keys of the warp's 32 positions: all of them where heads are small, else a unit at a time. */
+template <int UNITS> struct keys {
+    static const int N = shape<UNITS>::IS_AHEAD ? UNITS : 1;
+    uint4 x[N][TILES], y[N][TILES];
+};
+
+template <int UNITS>
+static __device__ __forceinline__ void load_keys(keys<UNITS> &k, const uint16_t *at)
+{
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
-        int key = key0 + n * 8 + 2 * q;
-        float s0 = score_of<HAS_CAP>(p, c[n][0], pos_g, key);
-        float s1 = score_of<HAS_CAP>(p, c[n][1], pos_g, key + 1);
-        mg = fmaxf(mg, fmaxf(s0, s1));
-        *(float2 *)&sc->s[warp][g][n * 8 + 2 * q] = make_float2(s0, s1);
-    }
-    if (has_upper)
+    for (int v = 0; v < keys<UNITS>::N; v++)
+        load_rows<TILES, shape<UNITS>::DIM>(k.x[v], k.y[v], at + v * CU_UNIT);
+}
+
+/* The warp's half of V's columns in its page, on its way to shared memory. */
+template <int UNITS>
+static __device__ __forceinline__ void load_values(shared<UNITS> &sh, const uint16_t *v, int warp,
+                                                   int lane)
+{
+    const int ROWS = shape<UNITS>::DIM / 2;
+    int row = warp % 2 * ROWS + lane / 8, c = lane % 8;
+    const uint16_t *from = v + row * CU_PAGE + c * 8;
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            int key = key0 + n * 8 + 2 * q;
-            float s0 = score_of<HAS_CAP>(p, c[n][2], pos_h, key);
-            float s1 = score_of<HAS_CAP>(p, c[n][3], pos_h, key + 1);
-            mh = fmaxf(mh, fmaxf(s0, s1));
-            *(float2 *)&sc->s[warp][g + 8][n * 8 + 2 * q] = make_float2(s0, s1);
-        }
-    for (int w = 1; w < 4; w *= 2) {
-        mg = fmaxf(mg, __shfl_xor_sync(0xFFFFFFFFu, mg, w));
-        mh = fmaxf(mh, __shfl_xor_sync(0xFFFFFFFFu, mh, w));
+    for (int i = 0; i < ROWS / 4; i++)
+        copy_async(&sh.v[warp / 2][row + 4 * i][c ^ ((row + 4 * i) & 7)], from + i * 4 * CU_PAGE);
+}
+
+template <bool IS_BF16, int UNITS>
+static __device__ __forceinline__ void dots(float c[TILES][4], keys<UNITS> &k, const uint16_t *at,
+                                            const shared<UNITS> &sh, int lane)
+{
+    const int N = keys<UNITS>::N;
+    uint32_t a[4][4];
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[n][i] = 0;
+#pragma unroll
+    for (int v = 0; v < N; v++) {
+        load_a(a, sh.q[0] + v * CU_UNIT, shape<UNITS>::PITCH, lane / 4, lane % 4);
+        products<IS_BF16, TILES>(c, a, k.x[v], k.y[v]);
     }
-    if (q == 0) {
-        sc->max[warp][g] = mg;
-        sc->max[warp][g + 8] = mh;
+#pragma unroll 1
+    for (int v = N; v < UNITS; v++) {
+        load_rows<TILES, shape<UNITS>::DIM>(k.x[0], k.y[0], at + v * CU_UNIT);
+        load_a(a, sh.q[0] + v * CU_UNIT, shape<UNITS>::PITCH, lane / 4, lane % 4);
+        products<IS_BF16, TILES>(c, a, k.x[0], k.y[0]);
+    }
+}
+
+/* The scores of row g (half 0) or g + 8 of a lane, capped and masked; returns the row's maximum. key: the lane's first position. */
+template <bool HAS_CAP>
+static __device__ __forceinline__ float finish_scores(float c[TILES][4], int half,
+                                                      const cu_attention &p, int pos, int key,
+                                                      bool is_all)
+{
+    float most = -INFINITY;
+    int last = pos - key, first = p.window ? last - p.window + 1 : INT32_MIN;
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            c[n][2 * half + i] = capped<HAS_CAP>(p, c[n][2 * half + i]);
+    if (!is_all)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (n * 8 + i > last || n * 8 + i < first)
+                    c[n][2 * half + i] = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+        most = fmaxf(most, fmaxf(c[n][2 * half], c[n][2 * half + 1]));
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+    return fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+}
+
+/* A row's way through the pages of a split: the factor of what stands before each page, the maximum at the end. */
+struct way {
+    float alpha[SPLIT_PAGES], m;
+};
+
+/* Returns what is subtracted from the scores of page `mine`. */
+static __device__ __forceinline__ float walk(way &w, const float *max, int mine)
+{
+    float4 x = *(const float4 *)max, y = *(const float4 *)(max + 4);
+    float page[SPLIT_PAGES] = { fmaxf(x.x, x.y), fmaxf(x.z, x.w), fmaxf(y.x, y.y),
+                                fmaxf(y.z, y.w) };
+    float own = 0;
+    w.m = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < SPLIT_PAGES; i++) {
+        float m = fmaxf(w.m, page[i]), base = base_of(m);
+        w.alpha[i] = weight_of(w.m, base);
+        own = i == mine ? base : own;
+        w.m = m;
+    }
+    return own;
+}
+
+/* Weights of the row's scores as words of fragments: first columns, and those eight behind, of each step. */
+template <bool IS_BF16>
+static __device__ __forceinline__ void weigh(uint4 f[2], const float c[TILES][4], int half,
+                                             float base)
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t w[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w[i] = cu_pack2<IS_BF16>(p_of<IS_BF16>(c[2 * j + i][2 * half], base),
+                                     p_of<IS_BF16>(c[2 * j + i][2 * half + 1], base));
+        if (half)
+            f[j].y = w[0], f[j].w = w[1];
+        else
+            f[j].x = w[0], f[j].z = w[1];
     }
 }
 
@@ -98,265 +214,332 @@ template <int NT> static __device__ __forceinline__ void state_clear(state<NT> &
             st.o[n][i] = 0;
 }
 
-/* One block onto the state. v: the page's V; the warp's columns begin at column0. */
+/* One block onto the state: its weights, its values, the factors of what is there. */
 template <bool IS_BF16, int NT>
-static __device__ void add_page(state<NT> &st, const scores *sc, int page, const uint16_t *v,
-                                int column0, bool has_upper, int lane)
+static __device__ __forceinline__ void add_page(state<NT> &st, const uint4 weights[4][CU_WARP],
+                                                const uint4 x[NT], const uint4 y[NT], float a0,
+                                                float a1, int lane)
 {
     const uint32_t one = IS_BF16 ? 0x3F803F80u : 0x3C003C00u;
-    int g = lane / 4, q = lane % 4;
-    float m0 = fmaxf(st.m[0], sc->max[page][g]), m1 = fmaxf(st.m[1], sc->max[page][g + 8]);
-    float base0 = base_of(m0), base1 = base_of(m1);
-    float a0 = weight_of(st.m[0], base0), a1 = weight_of(st.m[1], base1);
-    st.m[0] = m0, st.m[1] = m1;
     st.l[0] *= a0, st.l[1] *= a0, st.l[2] *= a1, st.l[3] *= a1;
 #pragma unroll
     for (int n = 0; n < NT; n++)
         st.o[n][0] *= a0, st.o[n][1] *= a0, st.o[n][2] *= a1, st.o[n][3] *= a1;
     uint32_t a[4][4];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            float2 x = *(const float2 *)&sc->s[page][g][j * 16 + i / 2 * 8 + 2 * q];
-            a[j][i] = cu_pack2<IS_BF16>(p_of<IS_BF16>(x.x, base0), p_of<IS_BF16>(x.y, base0));
-            a[j][i + 1] = 0;
-        }
-    if (has_upper)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int i = 1; i < 4; i += 2) {
-                float2 x = *(const float2 *)&sc->s[page][g + 8][j * 16 + i / 2 * 8 + 2 * q];
-                a[j][i] = cu_pack2<IS_BF16>(p_of<IS_BF16>(x.x, base1), p_of<IS_BF16>(x.y, base1));
-            }
+    for (int j = 0; j < 4; j++) {
+        uint4 f = weights[j][lane];
+        a[j][0] = f.x, a[j][1] = f.y, a[j][2] = f.z, a[j][3] = f.w;
+    }
 #pragma unroll
     for (int j = 0; j < 4; j++)
         cu_mma<IS_BF16>(st.l, a[j], one, one);
-    uint4 x[NT], y[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        const uint4 *at = (const uint4 *)(v + (int64_t)(column0 + n * 8 + g) * CU_PAGE + q * 16);
-        x[n] = __ldcg(at), y[n] = __ldcg(at + 1);
-    }
     products<IS_BF16, NT>(st.o, a, x, y);
 }
 
-/* A split's state onto the total. */
+/* The splits before a row's first one: none but the head's sink. */
 template <int NT>
-static __device__ __forceinline__ void state_merge(state<NT> &to, const state<NT> &st)
+static __device__ __forceinline__ void total_init(state<NT> &total, const cu_attention &p,
+                                                  const slot at[2])
+{
+    state_clear(total);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (p.sinks && at[i].row >= 0) {
+            total.m[i] = p.sinks[at[i].head];
+            total.l[2 * i] = 1;
+        }
+}
+
+template <int NT>
+static __device__ __forceinline__ void total_add(state<NT> &total, const state<NT> &st)
 {
     float a[2], b[2];
-    for (int i = 0; i < 2; i++)
-        merge_factors(to.m[i], st.m[i], a[i], b[i]);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        to.l[i] = fmaf(st.l[i], b[i / 2], to.l[i] * a[i / 2]);
+    for (int i = 0; i < 2; i++) {
+        merge_factors(total.m[i], st.m[i], a[i], b[i]);
+        total.l[2 * i] = fmaf(st.l[2 * i], b[i], total.l[2 * i] * a[i]);
+    }
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            to.o[n][i] = fmaf(st.o[n][i], b[i / 2], to.o[n][i] * a[i / 2]);
-}
-
-/* Partial results of a split: [row][head][split] of m, l, then pad_dim sums; floats of one. */
-static __device__ __forceinline__ int64_t partial_at(const cu_attention &p, int row, int head,
-                                                     int split)
-{
-    return (((int64_t)row * p.n_heads + head) * p.n_splits + split) * (p.kv.pad_dim + 4);
+            total.o[n][i] = fmaf(st.o[n][i], b[i / 2], total.o[n][i] * a[i / 2]);
 }
 
 template <int NT>
-static __device__ void store_partial(const cu_attention &p, const state<NT> &st, const slot at[2],
-                                     int split, int column0, int lane)
+static __device__ __forceinline__ void store_partial(const cu_attention &p, const state<NT> &st,
+                                                     int i, const slot &at, int split, int column0,
+                                                     int lane)
 {
     int q = lane % 4;
-    for (int i = 0; i < 2; i++) {
-        if (at[i].row < 0)
-            continue;
-        float *to = p.partial + partial_at(p, at[i].row, at[i].head, split);
-        if (column0 == 0 && q == 0) {
-            to[0] = st.m[i];
-            to[1] = st.l[2 * i];
-        }
+    if (at.row < 0)
+        return;
+    float *to = p.partial + partial_at(p, at.row, at.head, split);
+    if (column0 == 0 && q == 0)
+        *(float2 *)to = make_float2(st.m[i], st.l[2 * i]);
+    to += 4 + column0 + 2 * q;
 #pragma unroll
-        for (int n = 0; n < NT; n++)
-            *(float2 *)(to + 4 + column0 + n * 8 + 2 * q) =
-                make_float2(st.o[n][2 * i], st.o[n][2 * i + 1]);
-    }
+    for (int n = 0; n < NT; n++)
+        *(float2 *)(to + n * 8) = make_float2(st.o[n][2 * i], st.o[n][2 * i + 1]);
 }
 
-/* The result of the warp's columns to shared memory, [16][pad_dim]. */
+/* The results of row g (i 0) or g + 8 in the warp's columns, and as the product behind wants them. */
 template <int NT>
-static __device__ __forceinline__ void put_total(const state<NT> &st, float *o, int pad_dim,
-                                                 int column0, int lane)
+static __device__ __forceinline__ void store_total(const cu_attention &p, const state<NT> &st,
+                                                   int i, const slot &at, int column0, int lane)
 {
+    int dim = p.kv.head_dim, d = column0 + lane % 4 * 2;
+    if (at.row < 0)
+        return;
+    float inv = 1.0f / st.l[2 * i];
+    float *to = p.out.data + (int64_t)at.row * p.out.stride + at.head * dim + d;
+    bool is_odd = false,
+         is_even = ((dim | (int)p.out.stride) & 1) == 0 && (uintptr_t)p.out.data % 8 == 0;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float inv = 1.0f / st.l[2 * i];
-        float *to = o + (lane / 4 + 8 * i) * pad_dim + column0 + lane % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-            *(float2 *)(to + n * 8) = make_float2(st.o[n][2 * i] * inv, st.o[n][2 * i + 1] * inv);
+    for (int n = 0; n < NT; n++) {
+        float v0 = st.o[n][2 * i] * inv, v1 = st.o[n][2 * i + 1] * inv;
+        if (d + n * 8 >= dim)
+            break;
+        is_odd = is_odd || !isfinite(v0) || (d + n * 8 + 1 < dim && !isfinite(v1));
+        v0 = isfinite(v0) ? v0 : 0;
+        v1 = isfinite(v1) ? v1 : 0;
+        if (is_even) {
+            *(float2 *)(to + n * 8) = make_float2(v0, v1);
+        } else {
+            to[n * 8] = v0;
+            if (d + n * 8 + 1 < dim)
+                to[n * 8 + 1] = v1;
+        }
+        if (p.to_bf16.out) /* heads are of even size then */
+            cu_put_bf16x2(p.to_bf16, at.row, at.head * dim + d + n * 8, v0, v1);
+    }
+    if (is_odd)
+        p.flags[at.row] = 1;
+}
+
+/* Where a block stands. */
+struct task {
+    cu_tile tile;
+    cu_seq s;
+    int n, page0, page1; /* slots; pages that some of them sees */
+};
+
+static __device__ __forceinline__ task task_of(const cu_attention &p)
+{
+    task k;
+    k.tile = p.tiles[blockIdx.z];
+    k.s = p.seqs[k.tile.seq];
+    k.n = min(CU_SLOTS, k.s.n_rows * p.per - k.tile.slot0);
+    k.page0 = first_page(p, k.s.pos0 + row_of(p, k.tile.slot0));
+    k.page1 = (k.s.pos0 + row_of(p, k.tile.slot0 + k.n - 1)) / CU_PAGE;
+    return k;
+}
+
+/* The warp's scores, their rows' maxima to shared memory. */
+template <int UNITS, bool HAS_CAP>
+static __device__ __forceinline__ void put_max(shared<UNITS> &sh, float c[TILES][4],
+                                               const cu_attention &p, const task &k, int page,
+                                               const slot at[2], int warp, int lane)
+{
+    int key = page * CU_PAGE + warp % 2 * (CU_PAGE / 2) + lane % 4 * 2;
+    bool is_all = is_seen(p, k.s.pos0 + row_of(p, k.tile.slot0),
+                          k.s.pos0 + row_of(p, k.tile.slot0 + k.n - 1), page * CU_PAGE);
+    float most[2] = { -INFINITY, -INFINITY };
+    if (page >= k.page0 && page <= k.page1) {
+        most[0] = finish_scores<HAS_CAP>(c, 0, p, at[0].pos, key, is_all);
+        if (k.n > 8)
+            most[1] = finish_scores<HAS_CAP>(c, 1, p, at[1].pos, key, is_all);
+    }
+    if (lane % 4 == 0) {
+        sh.max[lane / 4][warp] = most[0];
+        sh.max[lane / 4 + 8][warp] = most[1];
     }
 }
 
-template <bool IS_BF16, int NT, bool HAS_CAP>
-static __global__ void __launch_bounds__(WARPS *CU_WARP) k_attention(cu_attention p)
+/* Scores to weights in shared memory; the ways of rows g and g + 8. */
+template <bool IS_BF16, int UNITS>
+static __device__ __forceinline__ void put_weights(way w[2], shared<UNITS> &sh,
+                                                   const float c[TILES][4], bool has_upper,
+                                                   int warp, int lane)
+{
+    uint4 f[2] = { make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0) };
+    weigh<IS_BF16>(f, c, 0, walk(w[0], sh.max[lane / 4], warp / 2));
+    if (has_upper)
+        weigh<IS_BF16>(f, c, 1, walk(w[1], sh.max[lane / 4 + 8], warp / 2));
+    else
+        w[1] = { { 1, 1, 1, 1 }, -INFINITY };
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        sh.weights[warp / 2][warp % 2 * 2 + j][lane] = f[j];
+}
+
+/* What a warp has of a split: its page, and where its keys begin there. */
+struct part {
+    int page;
+    const uint16_t *kv, *keys;
+};
+
+template <int UNITS>
+static __device__ __forceinline__ part part_of(const cu_attention &p, const task &k, int sp,
+                                               int warp, int lane)
+{
+    part o;
+    o.page = sp * SPLIT_PAGES + warp / 2;
+    int near = min(max(o.page, k.page0), k.page1); /* where nobody sees its page */
+    o.kv = kv_page(p.kv, p.pages[k.s.pages + near], (int)blockIdx.y);
+    o.keys = o.kv + (warp % 2 * (CU_PAGE / 2) + lane / 4) * shape<UNITS>::DIM + lane % 4 * 16;
+    return o;
+}
+
+/* The values of page i of a split for the warp's columns, from shared memory or from where they are. */
+template <int UNITS>
+static __device__ __forceinline__ void values_of(uint4 x[UNITS], uint4 y[UNITS],
+                                                 const shared<UNITS> &sh, const cu_attention &p,
+                                                 const task &k, int first, int i, int warp,
+                                                 int lane)
+{
+    int row = warp * UNITS * 8 + lane / 4, q = lane % 4;
+    if (shape<UNITS>::IS_AHEAD) {
+#pragma unroll
+        for (int n = 0; n < UNITS; n++) {
+            x[n] = sh.v[i][row + n * 8][(2 * q) ^ (row & 7)];
+            y[n] = sh.v[i][row + n * 8][(2 * q + 1) ^ (row & 7)];
+        }
+        return;
+    }
+    load_rows<UNITS, CU_PAGE>(x, y,
+                              kv_page(p.kv, p.pages[k.s.pages + first + i], (int)blockIdx.y) +
+                                  kv_part(p.kv) + row * CU_PAGE + q * 16);
+}
+
+/* One split onto a state that is clear. */
+template <bool IS_BF16, int UNITS, bool HAS_CAP>
+static __device__ __forceinline__ void add_split(state<UNITS> &st, shared<UNITS> &sh,
+                                                 const cu_attention &p, const task &k,
+                                                 const part &o, keys<UNITS> &kk, const slot at[2],
+                                                 int warp, int lane)
+{
+    int first = o.page - warp / 2;
+    float c[TILES][4];
+    dots<IS_BF16, UNITS>(c, kk, o.keys, sh, lane);
+    put_max<UNITS, HAS_CAP>(sh, c, p, k, o.page, at, warp, lane);
+    __syncthreads();
+    way w[2];
+    put_weights<IS_BF16, UNITS>(w, sh, c, k.n > 8, warp, lane);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SPLIT_PAGES; i++) {
+        uint4 x[UNITS], y[UNITS];
+        if (first + i < k.page0 || first + i > k.page1)
+            continue;
+        values_of<UNITS>(x, y, sh, p, k, first, i, warp, lane);
+        add_page<IS_BF16, UNITS>(st, sh.weights[i], x, y, w[0].alpha[i], w[1].alpha[i], lane);
+    }
+    st.m[0] = w[0].m, st.m[1] = w[1].m;
+}
+
+/* Keys and values of the warp's page, if earlier steps have stored all of it (has_old) or the step's own rows are in it (has_new): what is
+ * old may be read before the kernels before this one have ended, where the command says so (has_old). */
+template <int UNITS>
+static __device__ __forceinline__ void load_part(keys<UNITS> &kk, shared<UNITS> &sh,
+                                                 const cu_attention &p, const task &k,
+                                                 const part &o, bool has_old, bool has_new,
+                                                 int warp, int lane)
+{
+    bool is_new = !p.has_old || (o.page + 1) * CU_PAGE > k.s.pos0;
+    if (!(is_new ? has_new : has_old) || o.page < k.page0 || o.page > k.page1)
+        return;
+    load_keys(kk, o.keys);
+    if (shape<UNITS>::IS_AHEAD)
+        load_values<UNITS>(sh, o.kv + kv_part(p.kv), warp, lane);
+}
+
+template <bool IS_BF16, int UNITS, bool HAS_CAP>
+static __global__ void __launch_bounds__(THREADS, UNITS <= 2 ? 2 : 1)
+    k_attention(const __grid_constant__ cu_attention p)
 {
     extern __shared__ __align__(16) uint8_t smem[];
-    scores *sc = (scores *)smem;
-    uint16_t *sq = (uint16_t *)(smem + scratch_bytes(p.kv.pad_dim));
+    shared<UNITS> &sh = *(shared<UNITS> *)smem;
     int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP, g = (int)blockIdx.y;
     cu_start_next();
-    cu_tile tile = p.tiles[blockIdx.z];
-    cu_seq s = p.seqs[tile.seq];
-    int split = (int)blockIdx.x;
-    int last_slot = min(tile.slot0 + CU_SLOTS, s.n_rows * p.per) - 1;
-    int page0 = first_page(p, s.pos0 + row_of(p, tile.slot0)),
-        page1 = (s.pos0 + row_of(p, last_slot)) / CU_PAGE;
-    bool is_in = !p.n_splits || split <= page1 / WARPS;
-    slot at[2] = { slot_of(p, s, g, tile.slot0 + lane / 4),
-                   slot_of(p, s, g, tile.slot0 + lane / 4 + 8) };
-    int column0 = warp * NT * 8;
-    bool has_upper = last_slot - tile.slot0 >= 8; /* else rows g + 8 of all products are nobody's */
-    int sp0 = p.n_splits ? split : page0 / WARPS, sp1 = p.n_splits ? split : page1 / WARPS;
-    if (!p.is_small && is_in && lane == 0 && sp0 * WARPS + warp >= page0 &&
-        sp0 * WARPS + warp <= page1)
-        fetch_page(kv_page(p.kv, p.pages[s.pages + sp0 * WARPS + warp], g), 2 * kv_part(p.kv));
-    /* A first pass before the kernel that makes q, k and v has ended: its results are thrown away, but the pages of earlier steps and these
-     * instructions, which take longer to come than to run, are near then. */
-    for (int pass = p.is_small && is_in ? 0 : 1; pass < 2; pass++) {
-        bool is_real = pass == 1;
-        if (is_real)
-            cu_wait_before();
-        if (!is_in)
-            return;
-        load_q<IS_BF16>(p, s, g, tile.slot0, sq, (int)threadIdx.x, WARPS * CU_WARP, is_real);
-        __syncthreads();
-        state<NT> st, total;
-        state_clear(total);
-        for (int i = 0; i < 2; i++)
-            if (p.sinks && at[i].row >= 0) {
-                total.m[i] = p.sinks[at[i].head];
-                total.l[2 * i] = total.l[2 * i + 1] = 1;
-            }
-#pragma unroll 1
-        for (int sp = sp0; sp <= (is_real ? sp1 : sp0); sp++) {
-            int page = sp * WARPS + warp;
-            if (page >= page0 && page <= page1)
-                page_scores<IS_BF16, HAS_CAP>(p, sq, kv_page(p.kv, p.pages[s.pages + page], g),
-                                              page * CU_PAGE, at[0].pos, at[1].pos, has_upper, sc,
-                                              warp, lane);
-            __syncthreads();
-            state_clear(st);
-#pragma unroll 1
-            for (int i = 0; i < WARPS; i++) {
-                page = sp * WARPS + i;
-                if (page >= page0 && page <= page1)
-                    add_page<IS_BF16, NT>(st, sc, i,
-                                          kv_page(p.kv, p.pages[s.pages + page], g) + kv_part(p.kv),
-                                          column0, has_upper, lane);
-            }
-            if (!p.n_splits)
-                state_merge<NT>(total, st);
-            else if (is_real)
-                store_partial<NT>(p, st, at, sp, column0, lane);
-            __syncthreads();
-        }
-        if (p.n_splits)
-            continue;
-        put_total<NT>(total, (float *)smem, p.kv.pad_dim, column0, lane);
-        __syncthreads();
-        if (is_real)
-            store_slots(p, s, g, tile.slot0, (const float *)smem, (int)threadIdx.x,
-                        WARPS * CU_WARP);
-    }
-}
-
-/* Merge the splits of a row and head; a thread per column. */
-static __global__ void k_combine(cu_attention p)
-{
-    cu_start_next();
-    int d = (int)threadIdx.x, head = (int)blockIdx.x;
-    cu_tile tile = p.tiles[blockIdx.z];
-    cu_seq s = p.seqs[tile.seq];
-    int t =
-        row_of(p, tile.slot0) + (int)blockIdx.y; /* one of the rows that the tile has a slot of */
-    int slot0 = t * p.per + head % p.per;
+    task k = task_of(p);
+    int split = (int)blockIdx.x, column0 = warp * UNITS * 8;
+    if (p.n_splits && split > k.page1 / SPLIT_PAGES)
+        return; /* others wait for the kernel before */
+    slot at[2] = { slot_of(p, k.s, g, k.tile.slot0 + lane / 4),
+                   slot_of(p, k.s, g, k.tile.slot0 + lane / 4 + 8) };
+    int sp0 = p.n_splits ? split : k.page0 / SPLIT_PAGES;
+    int sp1 = p.n_splits ? split : k.page1 / SPLIT_PAGES;
+    part o = part_of<UNITS>(p, k, sp0, warp, lane);
+    keys<UNITS> kk = {};
+    load_part<UNITS>(kk, sh, p, k, o, true, false, warp, lane);
     cu_wait_before();
-    if (t >= s.n_rows || slot0 < tile.slot0 || slot0 >= tile.slot0 + CU_SLOTS)
-        return;
-    int row = s.row0 + t, pos = s.pos0 + t, end = pos / CU_SPLIT + 1;
-    float M = -INFINITY, L = 0, O = 0;
-    if (p.sinks) {
-        M = p.sinks[head];
-        L = 1;
-    }
-    for (int sp = first_page(p, pos) / WARPS; sp < end; sp += COMBINED) {
-        float m[COMBINED], l[COMBINED], o[COMBINED];
-#pragma unroll
-        for (int i = 0; i < COMBINED; i++) {
-            const float *from = p.partial + partial_at(p, row, head, sp + i < end ? sp + i : sp);
-            m[i] = from[0];
-            l[i] = from[1];
-            o[i] = from[4 + d];
+    state<UNITS> st, total;
+    total_init(total, p, at);
+#pragma unroll 1
+    for (int sp = sp0; sp <= sp1; sp++) {
+        if (sp > sp0) {
+            __syncthreads(); /* all of the split before is read */
+            o = part_of<UNITS>(p, k, sp, warp, lane);
         }
-#pragma unroll
-        for (int i = 0; i < COMBINED; i++) {
-            float a, b;
-            if (sp + i >= end)
-                break;
-            merge_factors(M, m[i], a, b);
-            L = fmaf(l[i], b, L * a);
-            O = fmaf(o[i], b, O * a);
-        }
+        load_part<UNITS>(kk, sh, p, k, o, sp > sp0, true, warp, lane);
+        if (sp == sp0)
+            load_queries<IS_BF16, UNITS>(sh, p, k.s, g, k.tile.slot0, k.n);
+        __syncthreads();
+        state_clear(st);
+        add_split<IS_BF16, UNITS, HAS_CAP>(st, sh, p, k, o, kk, at, warp, lane);
+        if (!p.n_splits)
+            total_add(total, st);
     }
-    float v = O * (1.0f / L);
-    bool ok = store_one(p, row, head, d, v);
-    if (!ok)
-        p.flags[row] = 1;
-    if (p.to_bf16.out && d < p.kv.head_dim)
-        cu_put_bf16(p.to_bf16, row, head * p.kv.head_dim + d, ok ? v : 0);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && k.n <= 8)
+            break;
+        if (p.n_splits)
+            store_partial<UNITS>(p, st, i, at[i], split, column0, lane);
+        else
+            store_total<UNITS>(p, total, i, at[i], column0, lane);
+    }
 }
 
-template <bool IS_BF16, int NT> static int narrow(const cu_attention *p, cu_stream s)
+int cu_attention_combine(const cu_attention *p, cu_stream s); /* attention_combine.cu */
+
+template <bool IS_BF16, int UNITS> static int narrow(const cu_attention *p, cu_stream s)
 {
     void (*kernel)(cu_attention) =
-        p->softcap > 0 ? k_attention<IS_BF16, NT, true> : k_attention<IS_BF16, NT, false>;
-    size_t smem = scratch_bytes(p->kv.pad_dim) + (size_t)CU_SLOTS * p->kv.pad_dim * 2;
+        p->softcap > 0 ? k_attention<IS_BF16, UNITS, true> : k_attention<IS_BF16, UNITS, false>;
     int splits = p->n_splits ? p->n_splits : 1;
     int e = cu_launch_big(kernel,
                           dim3((unsigned)splits, (unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
-                          dim3(WARPS * CU_WARP), smem, s, *p);
+                          dim3(THREADS), sizeof(shared<UNITS>), s, *p);
     if (e || !p->n_splits)
         return e;
-    unsigned rows = (unsigned)((CU_SLOTS + p->per - 1) / p->per + (CU_SLOTS % p->per != 0));
-    return cu_launch(k_combine, dim3((unsigned)p->n_heads, rows, (unsigned)p->n_tiles),
-                     dim3((unsigned)p->kv.pad_dim), 0, s, *p);
+    return cu_attention_combine(p, s);
 }
 
 int cu_attention_wide(const cu_attention *p, cu_stream s); /* attention_wide.cu */
 
 template <bool IS_BF16> static int launch(const cu_attention *p, cu_stream s)
 {
-    switch (p->kv.pad_dim) { /* columns of a warp: a quarter */
-    case 64:
+    switch (p->kv.pad_dim / CU_UNIT) {
+    case 1:
+        return narrow<IS_BF16, 1>(p, s);
+    case 2:
         return narrow<IS_BF16, 2>(p, s);
-    case 128:
+    case 3:
+        return narrow<IS_BF16, 3>(p, s);
+    case 4:
         return narrow<IS_BF16, 4>(p, s);
-    case 192:
+    case 5:
+        return narrow<IS_BF16, 5>(p, s);
+    case 6:
         return narrow<IS_BF16, 6>(p, s);
-    case 256:
-        return narrow<IS_BF16, 8>(p, s);
-    case 320:
-        return narrow<IS_BF16, 10>(p, s);
-    case 384:
-        return narrow<IS_BF16, 12>(p, s);
-    case 448:
-        return narrow<IS_BF16, 14>(p, s);
+    case 7:
+        return narrow<IS_BF16, 7>(p, s);
     default:
-        return narrow<IS_BF16, 16>(p, s);
+        return narrow<IS_BF16, 8>(p, s);
     }
 }
 
@@ -427,13 +610,13 @@ template <bool IS_BF16> static __global__ void k_attention_plain(cu_attention p)
     }
     float M = p.sinks ? p.sinks[at.head] : -INFINITY, L = p.sinks ? 1 : 0;
     int page0 = first_page(p, at.pos);
-    for (int sp = page0 / WARPS; sp <= at.pos / CU_SPLIT; sp++) {
+    for (int sp = page0 / SPLIT_PAGES; sp <= at.pos / CU_SPLIT; sp++) {
         float m = -INFINITY, l = 0;
         for (int d = lane; d < p.kv.pad_dim; d += CU_WARP)
             sh.o[d] = 0;
         __syncwarp();
-        for (int page = max(sp * WARPS, page0); page <= min(sp * WARPS + 3, at.pos / CU_PAGE);
-             page++) {
+        for (int page = max(sp * SPLIT_PAGES, page0);
+             page <= min(sp * SPLIT_PAGES + 3, at.pos / CU_PAGE); page++) {
             const uint16_t *kv = kv_page(p.kv, p.pages[s.pages + page], kvh);
             for (int n = 0; n < 8; n++) {
                 float c[4] = {};

@@ -17,7 +17,8 @@
 #include "kernels/cuda/device.cuh"
 #include "tensor/fmath.h"
 
-#define LOG2E 0x1.715476p+0f
+#define LOG2E       0x1.715476p+0f
+#define SPLIT_PAGES (CU_SPLIT / CU_PAGE)
 
 static __device__ __forceinline__ int64_t kv_part(const cu_kv &kv) /* elements of K, and of V */
 {
@@ -40,13 +41,13 @@ static __device__ __forceinline__ int64_t kv_v_at(const cu_kv &kv, int j, int d)
     return kv_part(kv) + (int64_t)d * CU_PAGE + cu_lane_order(j);
 }
 
-/* Bring K and V of a page near: what earlier steps have stored is there before the kernels before this one have ended. */
-static __device__ __forceinline__ void fetch_page(const uint16_t *kv, int64_t elements)
+/* 16 bytes on their way to shared memory. */
+static __device__ __forceinline__ void copy_async(void *dst, const void *src)
 {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(kv), "r"((int)(2 * elements))
-                 : "memory");
-#endif
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)),
+        "l"(src)
+        : "memory");
 }
 
 /* A (row, head) pair of a tile. */
@@ -130,10 +131,17 @@ static __device__ __forceinline__ int first_page(const cu_attention &p, int pos)
     return p.window && pos >= p.window ? (pos - p.window + 1) / CU_PAGE : 0;
 }
 
+/* Partial results of a split: [row][head][split] of m, l, then pad_dim sums; floats of one. */
+static __device__ __forceinline__ int64_t partial_at(const cu_attention &p, int row, int head,
+                                                     int split)
+{
+    return (((int64_t)row * p.n_heads + head) * p.n_splits + split) * (p.kv.pad_dim + 4);
+}
+
 /* Four columns of a slot's query, d and what follows; a value that is not finite fails the row and is zero. */
 template <bool IS_BF16>
 static __device__ __forceinline__ void put_q(const cu_attention &p, const slot &at, int d, float4 x,
-                                             uint16_t *row, bool is_real)
+                                             uint16_t *row)
 {
     uint32_t v[2] = { cu_pack2<IS_BF16>(x.x, x.y), cu_pack2<IS_BF16>(x.z, x.w) };
     bool is_odd = false;
@@ -145,15 +153,14 @@ static __device__ __forceinline__ void put_q(const cu_attention &p, const slot &
         *(uint32_t *)(row + d / CU_UNIT * CU_UNIT + cu_lane_order(d % CU_UNIT + 2 * i)) =
             v[i] & ~odd;
     }
-    if (is_odd && is_real)
+    if (is_odd)
         p.flags[at.row] = 1;
 }
 
 /* Q of 16 slots to shared memory in the cache's type and the lanes' order: eight threads to a slot, four columns at a time. */
 template <bool IS_BF16>
 static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_seq &s, int g,
-                                              int slot0, uint16_t *sq, int thread, int n_threads,
-                                              bool is_real)
+                                              int slot0, uint16_t *sq, int thread, int n_threads)
 {
     int dim = p.kv.head_dim, c = thread % 8 * 4;
     bool is_whole = dim % 4 == 0 && p.q.stride % 4 == 0 && (uintptr_t)p.q.data % 16 == 0;
@@ -169,7 +176,7 @@ static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_se
                 float4 v = make_float4(0, 0, 0, 0);
                 if (is_in && d < dim)
                     v = __ldcg((const float4 *)(x + d));
-                put_q<IS_BF16>(p, at, d, v, row, is_real);
+                put_q<IS_BF16>(p, at, d, v, row);
             }
             continue;
         }
@@ -178,7 +185,7 @@ static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_se
             float v[4];
             for (int i = 0; i < 4; i++)
                 v[i] = is_in && d + i < dim ? __ldcg(x + d + i) : 0;
-            put_q<IS_BF16>(p, at, d, make_float4(v[0], v[1], v[2], v[3]), row, is_real);
+            put_q<IS_BF16>(p, at, d, make_float4(v[0], v[1], v[2], v[3]), row);
         }
     }
 }

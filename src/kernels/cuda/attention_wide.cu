@@ -6,14 +6,6 @@
 #define WARPS   8
 #define AT_ONCE 4 /* columns of eight whose chains run side by side */
 
-static __device__ __forceinline__ void copy_async(void *dst, const void *src)
-{
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)),
-        "l"(src)
-        : "memory");
-}
-
 /* K and V of a page; 16-byte pieces of a row are swizzled by its number, so that a warp's reads meet no bank twice. */
 template <int DIM>
 static __device__ __forceinline__ void load_page(uint8_t *to, const uint16_t *page, int thread)
@@ -202,7 +194,7 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
         page1 = last_key<IS_BOTH>(p, s, s.pos0 + row_of(p, last_slot)) / CU_PAGE;
     int slot0 = tile.slot0 + warp * CU_SLOTS;
     load_page<DIM>(smem, kv_page(p.kv, p.pages[s.pages + page0], g), (int)threadIdx.x);
-    load_q<IS_BF16>(p, s, g, slot0, sq + warp * CU_SLOTS * DIM, lane, CU_WARP, true);
+    load_q<IS_BF16>(p, s, g, slot0, sq + warp * CU_SLOTS * DIM, lane, CU_WARP);
     __syncwarp();
     slot at[2] = { slot_of(p, s, g, slot0 + lane / 4), slot_of(p, s, g, slot0 + lane / 4 + 8) };
     int pos[2] = { at[0].pos, at[1].pos };

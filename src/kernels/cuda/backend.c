@@ -148,20 +148,26 @@ static void cuda_download(struct backend *be, void *host, const void *src, size_
     cuda_fault(st, "download", cuda_transfer(st, host, src, bytes, cudaMemcpyDeviceToHost));
 }
 
-/* The rows' best columns, on their way beside the flags. */
-static void fetch_best(struct cuda_state *st)
+/* The flags of n rows and the best ranks, in one copy. */
+static void fetch_out(struct cuda_state *st, int n)
 {
-    if (st->best_to)
-        cuda_fault(st, "best",
-                   (int)cudaMemcpyAsync(st->host_best, st->best,
-                                        (size_t)st->n_best * sizeof(*st->best),
-                                        cudaMemcpyDeviceToHost, (cudaStream_t)st->stream));
+    size_t bytes = st->best_to ? st->best_at + (size_t)st->n_best * CU_BEST * sizeof(uint64_t)
+                               : (size_t)n * sizeof(*st->flags);
+    if (bytes > 0)
+        cuda_fault(st, "row flags",
+                   (int)cudaMemcpyAsync(st->host_flags, st->flags, bytes, cudaMemcpyDeviceToHost,
+                                        (cudaStream_t)st->stream));
 }
 
 static void give_best(struct cuda_state *st)
 {
-    if (st->best_to)
-        memcpy(st->best_to, st->host_best, (size_t)st->n_best * sizeof(*st->best));
+    const uint64_t *rank = (const uint64_t *)((const uint8_t *)st->host_flags + st->best_at);
+    for (int t = 0; st->best_to && t < st->n_best; t++) {
+        uint64_t most = 0;
+        for (int i = 0; i < CU_BEST; i++, rank++)
+            most = *rank > most ? *rank : most;
+        st->best_to[t] = most == CU_BEST_ODD ? -1 : (int32_t) ~(uint32_t)most;
+    }
     st->best_to = NULL;
 }
 
@@ -171,8 +177,9 @@ static void cuda_best(struct backend *be, struct tensor x, int32_t *best)
     struct cu_best c;
     BUG_ON(st->best_to != NULL); /* one at a time */
     memset(&c, 0, sizeof(c));
+    st->best_at = CUDA_ALIGN((size_t)st->n_rows * sizeof(*st->flags));
     c.x = (struct cu_tensor){ x.data, x.stride, (int)x.rows, (int)x.cols };
-    c.best = st->best;
+    c.best = (unsigned long long *)((uint8_t *)st->flags + st->best_at);
     cuda_add(st, CUDA_OP_BEST, &c, sizeof(c));
     st->best_to = best;
     st->n_best = (int)x.rows;
@@ -190,7 +197,7 @@ static enum err_code cuda_wait(struct backend *be, struct err *err)
 {
     struct cuda_state *st = cuda_of(be);
     cuda_flush(st);
-    fetch_best(st);
+    fetch_out(st, 0);
     cuda_sync(st);
     give_best(st);
     if (!st->has_failed)
@@ -225,11 +232,7 @@ static void cuda_failed(struct backend *be, uint8_t *flags)
 {
     struct cuda_state *st = cuda_of(be);
     cuda_flush(st);
-    size_t bytes = (size_t)st->n_rows * sizeof(*st->flags);
-    cuda_fault(st, "row flags",
-               (int)cudaMemcpyAsync(st->host_flags, st->flags, bytes, cudaMemcpyDeviceToHost,
-                                    (cudaStream_t)st->stream));
-    fetch_best(st);
+    fetch_out(st, st->n_rows);
     cuda_sync(st);
     give_best(st);
     for (int t = 0; t < st->n_rows; t++)
@@ -248,13 +251,11 @@ static void cuda_release(struct cuda_state *st)
     cuda_give(st, MEM_CAT_KV, st->expanded, st->expanded_bytes);
     for (int i = 0; i < CUDA_TABLES; i++)
         cuda_give(st, MEM_CAT_SCRATCH, st->tables[i].data, st->tables[i].bytes);
-    cuda_give(st, MEM_CAT_SCRATCH, st->flags, BACKEND_ROWS_MAX * sizeof(*st->flags));
-    cuda_give(st, MEM_CAT_SCRATCH, st->best, BACKEND_ROWS_MAX * sizeof(*st->best));
+    cuda_give(st, MEM_CAT_SCRATCH, st->flags, CUDA_OUT_BYTES);
     for (int i = 0; i < 2; i++)
         cuda_give(st, MEM_CAT_SCRATCH, st->xq[i], xq_bytes(st->xq_in));
     cuda_give(st, MEM_CAT_SCRATCH, st->partial, CUDA_PARTIAL);
     (void)cudaFreeHost(st->host_flags);
-    (void)cudaFreeHost(st->host_best);
     if (st->stream)
         (void)cudaStreamDestroy((cudaStream_t)st->stream);
 }
@@ -297,8 +298,7 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
 {
     cudaStream_t stream = NULL;
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
-        cudaMallocHost((void **)&st->host_flags, BACKEND_ROWS_MAX * sizeof(*st->host_flags)) ||
-        cudaMallocHost((void **)&st->host_best, BACKEND_ROWS_MAX * sizeof(*st->host_best)) ||
+        cudaMallocHost((void **)&st->host_flags, CUDA_OUT_BYTES) ||
         cudaDeviceGetAttribute(&st->n_sm, cudaDevAttrMultiProcessorCount, st->device))
         return err_set(err, ERR_IO, "GPU %d: %s", st->device,
                        cudaGetErrorString(cudaGetLastError()));
@@ -309,12 +309,9 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
         if (!st->tables[i].data)
             return ERR_NOMEM;
     }
-    st->flags =
-        cuda_take(st, MEM_CAT_SCRATCH, BACKEND_ROWS_MAX * sizeof(*st->flags), "step buffers", err);
-    st->best =
-        cuda_take(st, MEM_CAT_SCRATCH, BACKEND_ROWS_MAX * sizeof(*st->best), "step buffers", err);
+    st->flags = cuda_take(st, MEM_CAT_SCRATCH, CUDA_OUT_BYTES, "step buffers", err);
     st->partial = cuda_take(st, MEM_CAT_SCRATCH, CUDA_PARTIAL, "step buffers", err);
-    return st->flags && st->best && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
+    return st->flags && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
 }
 
 /* A sticky error (an address that is none, a hardware fault) stays with the context, and every call says it again: cudaDeviceReset

@@ -15,12 +15,13 @@
 #define CUDA_ALIGN(n)     (((n) + 15) & ~(size_t)15)
 #define CUDA_COMMANDS_MAX ((size_t)2 << 20) /* bytes */
 #define CUDA_ARENA_BYTES  ((size_t)8 << 20)
-#define CUDA_PAGES_MAX    ((size_t)4 << 20)  /* entries */
+#define CUDA_PAGES_BYTES  ((size_t)16 << 20)
 #define CUDA_PARTIAL      ((size_t)96 << 20) /* bytes of partial sums, of products or attention */
 #define CUDA_GRAPHS       64
 #define CUDA_GRAPH_BYTES  ((size_t)512 << 10) /* of commands of a graph; longer lists have none */
 #define CUDA_FUSED        2                   /* commands that a rule of fuse.c looks at */
 #define CUDA_PLANS        4
+#define CUDA_OUT_BYTES    ((size_t)BACKEND_ROWS_MAX * (sizeof(uint32_t) + CU_BEST * sizeof(uint64_t)))
 #define CUDA_TABLES       2
 #define CUDA_TABLE_BYTES  ((size_t)4 << 20) /* of each at load: 2,048 rows of 256 rotated numbers */
 
@@ -117,13 +118,13 @@ struct cuda_state {
     uint8_t *graph_cmds;
     uint64_t next_age;
     int graph_i; /* the one that was run last */
-    /* host arrays of the recorded commands: pinned memory and its image on the device */
+    /* host arrays of the recorded commands: pinned memory and its image on the device. Page numbers grow downwards from there, so that the
+     * arrays stand where they stood in the last step and one copy takes both. */
     uint8_t *arena, *dev_arena;
-    size_t arena_used, arena_sent;
-    int32_t *pages, *dev_pages;
-    size_t pages_used, pages_sent;
-    bool is_busy;               /* the stream may still read the arenas */
-    struct seq_view *row_views; /* [BACKEND_ROWS_MAX + 1] of attention_by_rows */
+    size_t arena_used, arena_sent; /* bytes */
+    size_t pages_used, pages_sent; /* bytes */
+    uint8_t *arrays, *dev_arrays;  /* CUDA_PAGES_BYTES before the arena */
+    struct seq_view *row_views;    /* [BACKEND_ROWS_MAX + 1] of attention_by_rows */
     /* what the commands since the last flush have in common */
     struct cuda_plan plans[CUDA_PLANS];
     int n_plans;
@@ -134,10 +135,11 @@ struct cuda_state {
     size_t pos_off;
     int64_t pos_n;
     /* device memory */
-    uint32_t *flags, *host_flags; /* [BACKEND_ROWS_MAX] */
+    uint32_t *flags,
+        *host_flags; /* what a step says, CUDA_OUT_BYTES: [n_rows], at best_at the rows' best ranks [n_best][CU_BEST] */
     int n_rows;
-    int32_t *best, *host_best; /* [BACKEND_ROWS_MAX] as flags */
-    int32_t *best_to;          /* the caller's, filled when the step is waited for; NULL: none */
+    size_t best_at;
+    int32_t *best_to; /* the caller's, filled when the step is waited for; NULL: none */
     int n_best;
     uint16_t *xq
         [2]; /* bf16 activations of products, by turns: what a product makes may be the input of the next */
@@ -158,6 +160,12 @@ struct cuda_state {
 static inline struct cuda_state *cuda_of(const struct backend *be)
 {
     return be->state;
+}
+
+/* Where the entries of sequences' page numbers are counted from. */
+static inline const int32_t *cuda_pages(const struct cuda_state *st)
+{
+    return (const int32_t *)(const void *)st->dev_arena;
 }
 
 /* --- record.c --- */

@@ -5,91 +5,158 @@
 
 /* --- residual, norm, bf16 --- */
 
-/* A row of at most L * N columns: lane l has elements l, l + L, ... Straight code for each of them is kept short: it runs once, so that it
- * takes as long as it takes to be fetched. */
-template <int L, int N>
-static __device__ __forceinline__ void norm_row(const cu_row_norm &p, int t, int l, const float *w,
-                                                float *shared, bool is_real)
+#define NORM_THREADS 256
+
+/* A row of at most QUADS * 4 * NORM_THREADS columns. A thread loads and stores runs of four columns; the lanes of the sum, which have every
+ * L-th column, read the row from shared memory. */
+template <int L_, int QUADS_> struct row_shape {
+    static const int L = L_, QUADS = QUADS_, COLS = QUADS * 4 * NORM_THREADS, N = COLS / L;
+};
+
+template <typename S> struct row_shared {
+    float v[S::COLS];
+    float warps[NORM_THREADS / CU_WARP];
+};
+
+/* Four columns; behind the last one zeros. */
+template <bool IS_WHOLE>
+static __device__ __forceinline__ float4 load_quad(const float *x, int left)
 {
-    const float *h = p.h.data + (int64_t)t * p.h.stride + l;
-    float *x = p.x.data + (int64_t)t * p.x.stride + l, *y = p.y.data + (int64_t)t * p.y.stride + l;
-    float v[N], a[N], sum = 0;
-    int left = p.x.cols - l; /* the lane has element i where i L < left */
+    if (IS_WHOLE)
+        return left > 0 ? __ldcg((const float4 *)x) : make_float4(0, 0, 0, 0);
+    float4 v;
+    v.x = left > 0 ? __ldcg(x) : 0;
+    v.y = left > 1 ? __ldcg(x + 1) : 0;
+    v.z = left > 2 ? __ldcg(x + 2) : 0;
+    v.w = left > 3 ? __ldcg(x + 3) : 0;
+    return v;
+}
+
+template <bool IS_WHOLE>
+static __device__ __forceinline__ void store_quad(float *x, float4 v, int left)
+{
+    if (IS_WHOLE) {
+        if (left > 0)
+            *(float4 *)x = v;
+        return;
+    }
+    float f[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (i < left)
+            x[i] = f[i];
+}
+
+/* The sum of the row's squares, in every thread. */
+template <typename S> static __device__ __forceinline__ float sum_squares(row_shared<S> &sh)
+{
+    int thread = (int)threadIdx.x;
+    float sum = 0;
+    if (S::L == NORM_THREADS || thread < S::L)
+#pragma unroll
+        for (int i = 0; i < S::N; i++) {
+            float v = sh.v[thread % S::L + i * S::L];
+            sum = fmaf(v, v, sum);
+        }
+    if (S::L == NORM_THREADS)
+        return cu_lane_sum<S::L>(sum, sh.warps);
+    sum = cu_lane_sum<CU_WARP>(sum, sh.warps);
+    if (thread == 0)
+        sh.warps[0] = sum;
+    __syncthreads();
+    return sh.warps[0];
+}
+
+/* Straight code for each run is kept short: it runs once, so that it takes as long as it takes to be fetched. */
+template <typename S, bool IS_WHOLE>
+static __device__ __forceinline__ void norm_row(const cu_row_norm &p, int t, const float4 *w,
+                                                row_shared<S> &sh, bool is_real)
+{
+    int thread = (int)threadIdx.x, cols = p.x.cols;
+    float *x = p.x.data + (int64_t)t * p.x.stride, *y = p.y.data + (int64_t)t * p.y.stride;
+    const float *h = p.h.data + (int64_t)t * p.h.stride;
+    float4 v[S::QUADS], a[S::QUADS];
     bool has_h = p.h.data != NULL;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        v[i] = i * L < left ? __ldcg(x + i * L) : 0;
-        a[i] = has_h && i * L < left ? __ldcg(h + i * L) : 0;
+    for (int i = 0; i < S::QUADS; i++) {
+        int c = (i * NORM_THREADS + thread) * 4;
+        v[i] = load_quad<IS_WHOLE>(x + c, cols - c);
+        a[i] = has_h ? load_quad<IS_WHOLE>(h + c, cols - c) : make_float4(0, 0, 0, 0);
     }
-    if (has_h)
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            v[i] += a[i];
-            if (is_real && i * L < left)
-                x[i * L] = v[i];
+    for (int i = 0; i < S::QUADS; i++) {
+        int c = (i * NORM_THREADS + thread) * 4;
+        if (has_h) {
+            v[i].x += a[i].x, v[i].y += a[i].y, v[i].z += a[i].z, v[i].w += a[i].w;
+            store_quad<IS_WHOLE>(x + c, v[i], is_real ? cols - c : 0);
         }
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if (i * L < left)
-            sum = fmaf(v[i], v[i], sum);
-    sum = cu_lane_sum<L>(sum, shared);
-    float r = 1.0f / sqrtf(sum / (float)p.x.cols + p.eps);
-    uint16_t *out = p.q.out;
+        *(float4 *)(sh.v + c) = v[i];
+    }
+    __syncthreads();
+    float r = 1.0f / sqrtf(sum_squares<S>(sh) / (float)cols + p.eps);
+    /* Where a run stands in its unit is the same in all of them; its second half follows, or is the next pair of lanes'. */
+    const int UNITS = NORM_THREADS * 4 / CU_UNIT;
     int64_t unit = (int64_t)p.q.pad_rows * CU_UNIT;
-    int at[2] = { cu_bf16_at_column(p.q, t, l % CU_UNIT),
-                  cu_bf16_at_column(p.q, t, (l + 32) % CU_UNIT) };
-    bool is_odd = false;
-    if (out)
-        out += l / CU_UNIT * unit + (int64_t)t * CU_UNIT;
+    uint16_t *out = p.q.out + thread * 4 / CU_UNIT * unit + (int64_t)t * CU_UNIT +
+                    cu_bf16_at_column(p.q, t, thread * 4 % CU_UNIT);
+    int half = p.q.is_tiled ? 2 : 16;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        float f = v[i] * r * w[i];
-        bool is_in = i * L < left;
-        if (is_in && is_real)
-            y[i * L] = f;
-        if (out && is_real && i * L - (CU_UNIT - 1) < left) {
-            /* behind the last column: zeros to the end of its unit */
-            uint16_t c = is_in ? cu_pack1<true>(f) : 0;
-            bool odd = cu_is_odd<true>(c);
-            is_odd = is_odd || odd;
-            if (l + i * L < p.q.units * CU_UNIT)
-                out[i * L / CU_UNIT * unit + at[L % CU_UNIT ? i % 2 : 0]] = odd ? 0 : c;
+    for (int i = 0; i < S::QUADS; i++) {
+        int c = (i * NORM_THREADS + thread) * 4;
+        float4 f = make_float4(v[i].x * r * w[i].x, v[i].y * r * w[i].y, v[i].z * r * w[i].z,
+                               v[i].w * r * w[i].w);
+        store_quad<IS_WHOLE>(y + c, f, is_real ? cols - c : 0);
+        if (p.q.out && is_real && c < p.q.units * CU_UNIT) {
+            uint16_t *to = out + i * UNITS * unit;
+            *(uint32_t *)to = cu_finite_bf16x2(p.q, t, cu_pack2<true>(f.x, f.y));
+            *(uint32_t *)(to + half) = cu_finite_bf16x2(p.q, t, cu_pack2<true>(f.z, f.w));
         }
     }
-    if (is_odd)
-        p.q.flags[t] = 1;
 }
 
 /* Few rows: a first pass before the kernel that makes them has ended, whose results are thrown away: these instructions take longer to come
  * than to run. */
-template <int L, int N> static __global__ void __launch_bounds__(L) k_row_norm(cu_row_norm p)
+template <typename S, bool IS_WHOLE>
+static __global__ void __launch_bounds__(NORM_THREADS) k_row_norm(cu_row_norm p)
 {
-    __shared__ float shared[L / CU_WARP];
-    int l = (int)threadIdx.x;
-    float w[N];
+    __shared__ __align__(16) row_shared<S> sh;
+    float4 w[S::QUADS];
     cu_start_next();
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        w[i] = l + i * L < p.x.cols ? p.w[l + i * L] : 0;
+    for (int i = 0; i < S::QUADS; i++) {
+        int c = (i * NORM_THREADS + (int)threadIdx.x) * 4;
+        w[i] = load_quad<IS_WHOLE>(p.w + c, p.x.cols - c);
+    }
 #pragma unroll 1
     for (int pass = gridDim.x <= CU_GEMV_ROWS ? 0 : 1; pass < 2; pass++) {
         if (pass == 1)
             cu_wait_before();
-        norm_row<L, N>(p, (int)blockIdx.x, l, w, shared, pass == 1);
+        norm_row<S, IS_WHOLE>(p, (int)blockIdx.x, w, sh, pass == 1);
+        __syncthreads();
     }
+}
+
+template <int L, int QUADS> static int row_norm(const cu_row_norm *p, cu_stream s)
+{
+    typedef row_shape<L, QUADS> shape;
+    const cu_tensor *t[3] = { &p->x, &p->y, p->h.data ? &p->h : &p->x };
+    uintptr_t odd = (uintptr_t)p->w % 16 + (uintptr_t)(p->x.cols % 4);
+    for (int i = 0; i < 3; i++)
+        odd |= (uintptr_t)t[i]->data % 16 | (uintptr_t)(t[i]->stride % 4);
+    return cu_launch(odd ? k_row_norm<shape, false> : k_row_norm<shape, true>,
+                     dim3((unsigned)p->x.rows), dim3(NORM_THREADS), 0, s, *p);
 }
 
 extern "C" int cu_launch_row_norm(const cu_row_norm *p, cu_stream s)
 {
-    dim3 grid((unsigned)p->x.rows);
     int n = p->x.cols;
     if (n <= 1024)
-        return cu_launch(k_row_norm<32, 32>, grid, dim3(32), 0, s, *p);
+        return row_norm<32, 1>(p, s);
     if (n <= 2048)
-        return cu_launch(k_row_norm<256, 8>, grid, dim3(256), 0, s, *p);
+        return row_norm<256, 2>(p, s);
     if (n <= 4096)
-        return cu_launch(k_row_norm<256, 16>, grid, dim3(256), 0, s, *p);
-    return cu_launch(k_row_norm<256, 32>, grid, dim3(256), 0, s, *p);
+        return row_norm<256, 4>(p, s);
+    return row_norm<256, 8>(p, s);
 }
 
 /* --- gated units to bf16 --- */

@@ -34,7 +34,7 @@ void cuda_kvq_store(struct backend *be, struct kv_layer *kv, struct tensor k, st
     c.v = cu_of(v);
     c.rows = plan->dev_rows;
     c.seqs = plan->dev_seqs;
-    c.pages = st->dev_pages;
+    c.pages = cuda_pages(st);
     c.flags = st->flags;
     cuda_add(st, CUDA_OP_KVQ_STORE, &c, sizeof(c));
 }
@@ -75,7 +75,7 @@ bool cuda_kvq_expand(struct backend *be, const struct kv_layer *kv, const struct
     c.to.pad_dim = (kv->head_dim + CU_UNIT - 1) / CU_UNIT * CU_UNIT;
     c.to.n_pages = kv->n_pages;
     c.seqs = cuda_put_seqs(st, seqs, n_seqs, rows)->dev_seqs;
-    c.pages = st->dev_pages;
+    c.pages = cuda_pages(st);
     c.n_seqs = n_seqs;
     c.window = window;
     for (int i = 0; i < n_seqs; i++)

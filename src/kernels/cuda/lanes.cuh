@@ -4,7 +4,8 @@
 
 #include "kernels/cuda/device.cuh"
 
-/* The lanes' sum, in every thread: a tree of halves within a warp, then one over the warps. L = 32 or 256 threads; shared [L / 32]. */
+/* The lanes' sum, in every thread: a tree of halves within a warp, then one over the warps. Thread t has lane t mod L, L = 32 or 256; shared
+ * [L / 32]. */
 template <int L> static __device__ __forceinline__ float cu_lane_sum(float v, float *shared)
 {
     for (int w = 16; w; w /= 2)
@@ -12,7 +13,7 @@ template <int L> static __device__ __forceinline__ float cu_lane_sum(float v, fl
     if (L == CU_WARP)
         return v;
     __syncthreads();
-    if (threadIdx.x % CU_WARP == 0)
+    if (threadIdx.x % CU_WARP == 0 && threadIdx.x < L)
         shared[threadIdx.x / CU_WARP] = v;
     __syncthreads();
     v = shared[threadIdx.x % (L / CU_WARP)];

@@ -86,70 +86,93 @@ static __device__ void store(const cu_linear &p, const place &at, const float *c
 }
 
 #if HAS_WGMMA
-/* Fragments of unit u, which was loaded two units ago; unit u + 2 is loaded. They are made before the products of their unit and not beside
- * those of the one before: that was tried, and the compiler gave them registers that the tensor cores still read. */
-template <int FORMAT, int GROUP>
-static __device__ __forceinline__ void take_unit(uint32_t a[4][4], cu_piece<FORMAT, GROUP> next[2],
-                                                 const cu_weight &w, int64_t base, int u, int end,
-                                                 int lane)
+/* Units of weights that a lane has under way: in registers of their own each, since moving a piece waits for its load, and memory takes
+ * longer than a unit's products. */
+template <int FORMAT, int GROUP, int TOKENS> struct ahead {
+    static const int MOST = FORMAT == CU_FORMAT_4BIT ? 4 : FORMAT == CU_FORMAT_8BIT ? 3 : 2;
+    static const int FEW = TOKENS == 32 && GROUP > 16 ? MOST - 1 : 1;
+    static const int N = TOKENS == WIDE ? MOST : FEW;
+};
+
+/* The products of a unit. Its fragments were made before, not beside those of the one before: that was tried, and the compiler gave them
+ * registers that the tensor cores still read. */
+template <int N>
+static __device__ __forceinline__ void multiply(float acc[N / 2], uint32_t a[4][4], const void *x,
+                                                int keep)
 {
+    uint64_t b = descriptor(x);
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+        asm volatile("" : "+f"(acc[k])::"memory");
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        cu_fragment_of(next[0], k, a[k]);
-    next[0] = next[1];
-    if (u + 2 < end)
-        cu_load_piece(next[1], w.codes, w.scales, base + u + 2, lane);
+        cu_wgmma<N>::run(acc, a[k], b + 2 * k, keep || k > 0);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+        asm volatile("" : "+f"(acc[k])::"memory");
 }
 
 template <int FORMAT, int GROUP, int N, bool IS_SPLIT>
 static __device__ void consume(const cu_linear &p, ring *r, const uint8_t *smem, int s0, int s1,
                                int64_t columns)
 {
+    const int AHEAD = ahead<FORMAT, GROUP, N>::N;
     int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP;
     place at = place_of(p, warp);
     const cu_weight &w = p.w[at.job];
     int tiles = (w.out + CU_TILE_ROWS - 1) / CU_TILE_ROWS;
     int64_t base = (int64_t)(at.tile < tiles ? at.tile : tiles - 1) * w.units;
     int u = CU_SEG_FIRST(s0, w.units), end = CU_SEG_FIRST(s1, w.units);
-    cu_piece<FORMAT, GROUP> next[2];
-    for (int d = 0; d < 2; d++)
+    cu_piece<FORMAT, GROUP> next[AHEAD];
+#pragma unroll
+    for (int d = 0; d < AHEAD; d++)
         if (u + d < end)
             cu_load_piece(next[d], w.codes, w.scales, base + u + d, lane);
     cu_wait_before();
-    float acc[N / 2], sum[N / 2];
+    float acc[N / 2], sums[IS_SPLIT ? 1 : N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        acc[i] = sum[i] = 0;
-    int i = 0;
-    uint32_t a[4][4];
-    for (int seg = s0; seg < s1; seg++) {
-        int keep = 0, stop = CU_SEG_FIRST(seg + 1, w.units);
-        for (; u < stop; u++, i++) {
-            take_unit<FORMAT, GROUP>(a, next, w, base, u, end, lane);
-            cu_bar_wait(&r->full[i % STAGES], i / STAGES & 1);
-            uint64_t b = descriptor(smem + i % STAGES * (N * CU_UNIT * 2));
+        acc[i] = sums[IS_SPLIT ? 0 : i] = 0;
+    int stage = 0, parity = 0, keep = 0, seg = s0, stop = u;
+    while (stop == u && seg < s1) /* empty segments are zero */
+        stop = CU_SEG_FIRST(++seg, w.units);
+    for (; u < end; u += AHEAD) {
 #pragma unroll
-            for (int k = 0; k < N / 2; k++)
-                asm volatile("" : "+f"(acc[k])::"memory");
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        for (int d = 0; d < AHEAD; d++) {
+            if (u + d >= end)
+                break;
+            uint32_t a[4][4];
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                cu_wgmma<N>::run(acc, a[k], b + 2 * k, keep || k > 0);
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-            for (int k = 0; k < N / 2; k++)
-                asm volatile("" : "+f"(acc[k])::"memory");
-            keep = 1;
+                cu_fragment_of(next[d], k, a[k]);
+            if (u + d + AHEAD < end)
+                cu_load_piece(next[d], w.codes, w.scales, base + u + d + AHEAD, lane);
+            cu_bar_wait(&r->full[stage], parity);
+            multiply<N>(acc, a, smem + stage * (N * CU_UNIT * 2), keep);
             if (threadIdx.x % 128 == 0)
-                cu_bar_arrive(&r->empty[i % STAGES]);
-        }
+                cu_bar_arrive(&r->empty[stage]);
+            keep = 1;
+            stage++;
+            if (stage == STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+            if (!IS_SPLIT && u + d + 1 == stop) {
 #pragma unroll
-        for (int k = 0; k < N / 2; k++) /* one segment: it is added to 0 later */
-            sum[k] = IS_SPLIT ? (keep ? acc[k] : 0.0f) : sum[k] + (keep ? acc[k] : 0.0f);
+                for (int k = 0; k < N / 2; k++)
+                    sums[IS_SPLIT ? 0 : k] += acc[k];
+                keep = 0;
+                while (stop == u + d + 1 && seg < s1)
+                    stop = CU_SEG_FIRST(++seg, w.units);
+            }
+        }
     }
     if (at.tile < tiles)
-        store<N, IS_SPLIT>(p, at, sum, columns, lane);
+        store<N, IS_SPLIT>(p, at, IS_SPLIT ? acc : sums, columns,
+                           lane); /* a segment alone is added to 0 later */
 }
 #endif
 

@@ -369,7 +369,7 @@ static void cuda_kv_store(struct backend *be, struct kv_layer *kv, struct tensor
     c.v = cu_of(v);
     c.rows = plan->dev_rows;
     c.seqs = plan->dev_seqs;
-    c.pages = st->dev_pages;
+    c.pages = cuda_pages(st);
     c.flags = st->flags;
     cuda_add(st, CUDA_OP_KV_STORE, &c, sizeof(c));
 }
@@ -440,7 +440,7 @@ static struct cu_attention attention_of(struct cuda_state *st, struct tensor out
     c.kv = pages;
     c.out = cu_of(out);
     c.q = cu_of(q);
-    c.pages = st->dev_pages;
+    c.pages = cuda_pages(st);
     c.flags = st->flags;
     c.scale = p->scale;
     c.softcap = p->softcap;
@@ -464,7 +464,6 @@ static void add_attention(struct cuda_state *st, struct cu_attention *c,
     c->is_wide = is_wide;
     c->n_splits = is_wide || st->is_plain ? 0 : splits_of(st, c, seqs, n_seqs);
     c->partial = c->n_splits ? st->partial : NULL;
-    c->is_small = c->n_tiles * c->kv.n_kv_heads * (c->n_splits + 1) <= st->n_sm;
     c->is_whole = c->n_rows == c->q.rows && c->kv.head_dim % 2 == 0;
     cuda_add(st, st->is_plain ? CUDA_OP_ATTENTION_PLAIN : CUDA_OP_ATTENTION, c, sizeof(*c));
 }
@@ -511,6 +510,8 @@ static void cuda_attention(struct backend *be, struct tensor out, struct tensor 
     else if (!cuda_kvq_expand(be, kv, seqs, n_seqs, q.rows, p->window, &pages))
         return;
     struct cu_attention c = attention_of(st, out, q, pages, p);
+    /* Not where the step itself writes what is read: pages taken out of a quantised cache, later positions. */
+    c.has_old = !kvq_is(kv->type) && !p->is_two_way;
     bool has_wide = !st->is_plain && c.kv.pad_dim <= 128;
     if (p->is_two_way && has_wide) {
         c.is_both = true;

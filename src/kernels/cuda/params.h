@@ -24,6 +24,8 @@ extern "C" {
 #define CU_GEMV_ROWS  16   /* rows up to which mma.sync kernels stream the weights */
 #define CU_SPLIT_ROWS 64   /* rows up to which segments go to thread blocks of their own */
 #define CU_NORM_MAX   8192 /* columns of a norm that holds its row in registers */
+#define CU_BEST       32   /* blocks that look for a row's best column */
+#define CU_BEST_ODD   (~0ull)
 
 enum cu_format { CU_FORMAT_4BIT, CU_FORMAT_8BIT, CU_FORMAT_BF16 };
 
@@ -235,7 +237,7 @@ struct cu_attention {
     int window, n_heads;
     int per;            /* heads of a kv head */
     uint32_t per_magic; /* n / per is the high word of n * this; 0: per is 1 */
-    int is_small;       /* few blocks: each runs once before on whatever is there (attention.cu) */
+    int has_old; /* what stands before a sequence's first row was stored by earlier steps: it may be read at once */
     int n_tiles, n_splits;      /* n_splits 0: each tile walks its splits by itself */
     int is_wide;                /* tiles of 8 x CU_SLOTS slots */
     int is_both;                /* rows see later positions of their sequence: wide tiles alone */
@@ -244,10 +246,11 @@ struct cu_attention {
     struct cu_quantise to_bf16; /* its x is out; out NULL: none */
 };
 
-/* For each row: the lowest column of its greatest value; -1: one is not finite. */
+/* For each row and each of CU_BEST parts of its columns a rank, the greatest of which is the row's best column: in the high word the value's
+ * order as an integer, in the low one the column's complement. CU_BEST_ODD: a value is not finite. */
 struct cu_best {
     struct cu_tensor x;
-    int32_t *best;
+    unsigned long long *best; /* [rows][CU_BEST] */
 };
 
 /* --- mixtures of experts (moe.cu). Pairs of a row and one of its experts: row * n_used + choice --- */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define GRAPH_BYTES_MIN 2048 /* of commands: shorter lists are launched one by one */
+#define ARRAYS_BYTES    (CUDA_PAGES_BYTES + CUDA_ARENA_BYTES)
 
 struct command {
     uint32_t op, bytes; /* of the parameters; rounded up to 16 they follow */
@@ -108,14 +109,15 @@ enum err_code cuda_record_init(struct cuda_state *st, struct err *err)
             mem_try_array(MEM_CAT_SCRATCH, BACKEND_ROWS_MAX, sizeof(*st->plans[i].copy));
         ok = ok && st->plans[i].copy;
     }
-    if (!ok || cudaMallocHost((void **)&st->arena, CUDA_ARENA_BYTES) ||
-        cudaMallocHost((void **)&st->pages, CUDA_PAGES_MAX * sizeof(*st->pages)) ||
+    if (!ok || cudaMallocHost((void **)&st->arrays, ARRAYS_BYTES) ||
         cudaMallocHost((void **)&st->staging, CUDA_STAGING))
         return err_set(err, ERR_NOMEM, "GPU %d: no host memory for a step's arrays", st->device);
-    st->dev_arena = cuda_take(st, MEM_CAT_SCRATCH, CUDA_ARENA_BYTES, "step buffers", err);
-    st->dev_pages =
-        cuda_take(st, MEM_CAT_SCRATCH, CUDA_PAGES_MAX * sizeof(*st->pages), "step buffers", err);
-    return st->dev_arena && st->dev_pages ? ERR_OK : ERR_NOMEM;
+    st->dev_arrays = cuda_take(st, MEM_CAT_SCRATCH, ARRAYS_BYTES, "step buffers", err);
+    if (!st->dev_arrays)
+        return ERR_NOMEM;
+    st->arena = st->arrays + CUDA_PAGES_BYTES;
+    st->dev_arena = st->dev_arrays + CUDA_PAGES_BYTES;
+    return ERR_OK;
 }
 
 static void graph_drop(struct cuda_graph *g)
@@ -134,11 +136,9 @@ void cuda_record_release(struct cuda_state *st)
     mem_free(MEM_CAT_SCRATCH, st->cmds);
     mem_free(MEM_CAT_SCRATCH, st->row_views);
     mem_free_big(MEM_CAT_SCRATCH, st->graph_cmds, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
-    (void)cudaFreeHost(st->arena);
-    (void)cudaFreeHost(st->pages);
+    (void)cudaFreeHost(st->arrays);
     (void)cudaFreeHost(st->staging);
-    cuda_give(st, MEM_CAT_SCRATCH, st->dev_arena, CUDA_ARENA_BYTES);
-    cuda_give(st, MEM_CAT_SCRATCH, st->dev_pages, CUDA_PAGES_MAX * sizeof(*st->pages));
+    cuda_give(st, MEM_CAT_SCRATCH, st->dev_arrays, ARRAYS_BYTES);
 }
 
 void cuda_append(struct cuda_state *st, enum cuda_op op, const void *params, size_t n)
@@ -255,21 +255,26 @@ static void graph_capture(struct cuda_state *st, struct cuda_graph *g)
         cuda_fault(st, "capture", e);
 }
 
+/* Bytes of the arena, from `from` on. */
+static void send_bytes(struct cuda_state *st, int64_t from, size_t n)
+{
+    if (n > 0)
+        cuda_fault(st, "upload of a step's arrays",
+                   (int)cudaMemcpyAsync(st->dev_arena + from, st->arena + from, n,
+                                        cudaMemcpyHostToDevice, (cudaStream_t)st->stream));
+}
+
 static void send(struct cuda_state *st)
 {
-    cudaStream_t s = (cudaStream_t)st->stream;
     size_t n = st->arena_used - st->arena_sent, m = st->pages_used - st->pages_sent;
-    int e = 0;
-    if (n > 0)
-        e = (int)cudaMemcpyAsync(st->dev_arena + st->arena_sent, st->arena + st->arena_sent, n,
-                                 cudaMemcpyHostToDevice, s);
-    if (!e && m > 0)
-        e = (int)cudaMemcpyAsync(st->dev_pages + st->pages_sent, st->pages + st->pages_sent,
-                                 m * sizeof(*st->pages), cudaMemcpyHostToDevice, s);
-    cuda_fault(st, "upload of a step's arrays", e);
+    if (st->arena_sent == 0 && st->pages_sent == 0) {
+        send_bytes(st, -(int64_t)m, m + n);
+    } else {
+        send_bytes(st, (int64_t)st->arena_sent, n);
+        send_bytes(st, -(int64_t)st->pages_used, m);
+    }
     st->arena_sent = st->arena_used;
     st->pages_sent = st->pages_used;
-    st->is_busy = true;
 }
 
 /* A list that comes again is a graph from then on. */
@@ -316,7 +321,6 @@ void cuda_sync(struct cuda_state *st)
 {
     cuda_flush(st);
     cuda_fault(st, "step", (int)cudaStreamSynchronize((cudaStream_t)st->stream));
-    st->is_busy = false;
     st->arena_used = st->arena_sent = 0;
     st->pages_used = st->pages_sent = 0;
 }

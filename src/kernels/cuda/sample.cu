@@ -1,9 +1,9 @@
 /* What a greedy choice needs of the logits, so that they may stay where they are. */
 #include "kernels/cuda/device.cuh"
 
-#define THREADS 1024
+#define THREADS 256
 
-/* Greater is better: the value's order as an integer (-0 is 0), then the lower column. */
+/* Greater is better: the value's order as an integer (-0 is 0), then the lower column (params.h). */
 static __device__ __forceinline__ unsigned long long rank_of(float v, int column)
 {
     uint32_t u = __float_as_uint(v + 0.0f);
@@ -11,18 +11,17 @@ static __device__ __forceinline__ unsigned long long rank_of(float v, int column
     return (unsigned long long)u << 32 | (uint32_t)~column;
 }
 
+/* A block's part of a row. */
 static __global__ void __launch_bounds__(THREADS) k_best(cu_best p)
 {
     __shared__ unsigned long long best[THREADS / CU_WARP];
     cu_wait_before();
-    const float *x = p.x.data + (int64_t)blockIdx.x * p.x.stride;
+    const float *x = p.x.data + (int64_t)blockIdx.y * p.x.stride;
     unsigned long long most = 0;
-    bool is_odd = false;
-#pragma unroll 8
-    for (int i = (int)threadIdx.x; i < p.x.cols; i += THREADS) {
+#pragma unroll 4
+    for (int i = (int)(blockIdx.x * THREADS + threadIdx.x); i < p.x.cols; i += CU_BEST * THREADS) {
         float v = x[i];
-        unsigned long long r = rank_of(v, i);
-        is_odd = is_odd || !isfinite(v);
+        unsigned long long r = isfinite(v) ? rank_of(v, i) : CU_BEST_ODD;
         most = r > most ? r : most;
     }
     for (int w = 16; w; w /= 2) {
@@ -31,15 +30,15 @@ static __global__ void __launch_bounds__(THREADS) k_best(cu_best p)
     }
     if (threadIdx.x % CU_WARP == 0)
         best[threadIdx.x / CU_WARP] = most;
-    is_odd = __syncthreads_or(is_odd);
+    __syncthreads();
     if (threadIdx.x > 0)
         return;
     for (int i = 1; i < THREADS / CU_WARP; i++)
         most = best[i] > most ? best[i] : most;
-    p.best[blockIdx.x] = is_odd ? -1 : (int32_t) ~(uint32_t)most;
+    p.best[blockIdx.y * CU_BEST + blockIdx.x] = most;
 }
 
 extern "C" int cu_launch_best(const cu_best *p, cu_stream s)
 {
-    return cu_launch(k_best, dim3((unsigned)p->x.rows), dim3(THREADS), 0, s, *p);
+    return cu_launch(k_best, dim3(CU_BEST, (unsigned)p->x.rows), dim3(THREADS), 0, s, *p);
 }

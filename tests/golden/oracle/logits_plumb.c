@@ -1,18 +1,21 @@
 /* logits_plumb.c - our logits for given ids, as raw float32, for tests/golden/oracle/compare.py.
  *
- *   logits_plumb MODEL [f32] < ROWS > LOGITS      a row is one line: FROM ID ID ...; the logits of its positions FROM.. are written;
- *                                                 f32: the cache's type, in the place of f16
+ *   logits_plumb MODEL [f32] [cuda] < ROWS > LOGITS      a row is one line: FROM ID ID ...; the logits of its positions FROM.. are
+ *                                                        written; f32: the cache's type, in the place of f16; cuda: on the GPU
  *
  * Not built by the Makefile. After `make`, from the repository's root:
  *   cc -O2 -o logits_plumb -Isrc tests/golden/oracle/logits_plumb.c build/release/libplumb-all.a -levent -levent_pthreads -lyajl \
  *      -lpcre2-8 -lutf8proc -lcrypto -lsqlite3 -lpthread -lm
+ * With CUDA=1: build/cuda/libplumb-all.a, and -L/usr/local/cuda/lib64 -lcudart_static -lstdc++ -ldl -lrt besides.
  */
 #include "base/log.h"
 #include "engine/runner.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define IDS_MAX   1024
 #define STEP_ROWS 64
@@ -54,6 +57,14 @@ static enum err_code write_row(struct runner *runner, const int32_t *ids, int n,
     return code;
 }
 
+static bool has_word(int argc, char **argv, const char *word)
+{
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], word) == 0)
+            return true;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     static char line[LINE_MAX_];
@@ -63,24 +74,27 @@ int main(int argc, char **argv)
     struct model *model = NULL;
     struct runner *runner = NULL;
     struct err err;
-    if (argc != 2 && argc != 3)
+    if (argc < 2)
         return 2;
     log_set_level(LOG_LEVEL_WARN);
     enum err_code code = weights_open(argv[1], &weights, &err);
     if (!code)
-        code = cpu_backend_open(NULL, &be, &err);
+        code = has_word(argc, argv, "cuda")
+                   ? cuda_backend_open(&(struct cuda_options){ 0 }, &be, &err)
+                   : cpu_backend_open(NULL, &be, &err);
     if (!code)
         code =
             model_load(&(struct model_load_options){ .weights = weights, .be = be }, &model, &err);
     if (!code)
-        code =
-            runner_new(&(struct runner_options){ .model = model,
-                                                 .n_ctx = IDS_MAX,
-                                                 .max_seqs = 1,
-                                                 .max_rows = STEP_ROWS,
-                                                 .max_out = STEP_ROWS,
-                                                 .cache_type = argc == 3 ? DTYPE_F32 : DTYPE_F16 },
-                       &runner, &err);
+        code = runner_new(&(struct runner_options){ .model = model,
+                                                    .n_ctx = IDS_MAX,
+                                                    .max_seqs = 1,
+                                                    .max_rows = STEP_ROWS,
+                                                    .max_out = STEP_ROWS,
+                                                    .cache_type = has_word(argc, argv, "f32")
+                                                                      ? DTYPE_F32
+                                                                      : DTYPE_F16 },
+                          &runner, &err);
     while (!code && fgets(line, sizeof(line), stdin)) {
         int from, n = read_row(line, ids, &from);
         code = write_row(runner, ids, n, from, &err);
