@@ -47,7 +47,7 @@ static bool answer_tools(struct prepare_generation *g, struct api_error *e)
     const struct json *choice = json_get_set(g->body, "tool_choice");
     struct prepared *p = g->p;
     if (!tools_read(g->body, &p->tools, e) ||
-        (p->tools && g->in->custom && !tools_add_formats(p->tools, g->in->custom, e)) ||
+        (p->tools && g->in && g->in->custom && !tools_add_formats(p->tools, g->in->custom, e)) ||
         !answer_choice(g, choice, e))
         return false;
     p->split.tools = json_str_eq(choice, "none") ? NULL : p->tools;

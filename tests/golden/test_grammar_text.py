@@ -143,6 +143,24 @@ def test_gbnf(server, name):
     assert all(server.ask(source, kind="gbnf", texts=walks)["accepts"])
 
 
+# --- Lark ---
+
+
+def test_lark_lets_through_what_lark_reads(server):
+    """Refused are grammars in which a rule leads to itself behind what may be empty."""
+    rows = json.loads((GOLDEN / "lark.json").read_text())
+    n_texts = refused = 0
+    for row in rows:
+        answer = server.ask(row["grammar"], kind="lark", texts=[text for text, _ in row["texts"]])
+        if "error" in answer:
+            assert re.search(r"line \d+: r\d refers to itself without anything before it", answer["error"]), (row["grammar"], answer)
+            refused += 1
+            continue
+        n_texts += len(row["texts"])
+        assert answer["accepts"] == [reads for _, reads in row["texts"]], (row["grammar"], list(zip(row["texts"], answer["accepts"])))
+    assert n_texts > 800 and refused < len(rows) / 3, (n_texts, refused)
+
+
 # --- tags ---
 
 
