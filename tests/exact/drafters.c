@@ -87,6 +87,7 @@ const char *exact_projected(enum drafts drafts)
 {
     return drafts == DRAFTS_DFLASH          ? EXACT_PROJECTED "dflash"
            : drafts == DRAFTS_DFLASH_WINDOW ? EXACT_PROJECTED "dflash-window"
+           : drafts == DRAFTS_DFLASH2       ? EXACT_PROJECTED "dflash2"
            : drafts == DRAFTS_DSPARK        ? EXACT_PROJECTED "dspark"
                                             : NULL;
 }

@@ -93,6 +93,7 @@ static const struct lab_config configs[] = {
     { "cpu, dflash", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_DFLASH, false, SPLIT_NONE },
     { "cpu, dflash with windows", "cpu", NULL, 2, DTYPE_F16, 5, DRAFTS_DFLASH_WINDOW, false,
       SPLIT_NONE },
+    { "cpu, dflash2", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_DFLASH2, false, SPLIT_NONE },
     { "cpu, dspark", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_DSPARK, false, SPLIT_NONE },
     { "cpu, disk, dspark", "cpu", NULL, 2, DTYPE_F16, 1000, DRAFTS_DSPARK, true, SPLIT_NONE },
     { "cpu, head", "cpu", NULL, 2, DTYPE_F16, 0, DRAFTS_HEAD, false, SPLIT_NONE },

@@ -26,6 +26,7 @@ enum drafts {
     DRAFTS_MODEL,    /* the model itself, which remembers badly: mostly right */
     DRAFTS_DFLASH,   /* drafters that read its states (exact_projected) */
     DRAFTS_DFLASH_WINDOW,
+    DRAFTS_DFLASH2,
     DRAFTS_DSPARK,
     DRAFTS_HEAD, /* the model's head for multi-token prediction */
 };
