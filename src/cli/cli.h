@@ -45,6 +45,9 @@ int cli_fail(const char *verb, const struct err *err);
 /* Print a usage error, pointing at --help, and return 2. */
 int cli_usage(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* What a verb's run returns to have the program started anew in this process' place (again.h); an exit status otherwise. */
+#define CLI_AGAIN 256
+
 /* Parse argv (without program and verb) into options and run the verb. */
 int cli_run_verb(const struct cli_verb *verb, int argc, char **argv);
 

@@ -1,4 +1,5 @@
 /* cmd_serve.c - the HTTP server over one model. */
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -105,6 +106,9 @@ static enum err_code serve_check_speculate(const struct serve_options *o, struct
                    "--speculate: '%s' is not auto, off, ngram, mtp or draft:MODEL", how);
 }
 
+/* A server that loses its device sooner than this after its start has a reason that a new start would find again. */
+#define SERVE_AGAIN_US 60000000
+
 static int serve_run(void *options)
 {
     const struct serve_options *o = options;
@@ -152,7 +156,7 @@ static int serve_run(void *options)
     struct api_keys keys = { 0 };
     struct err err;
     struct buf state, journal, sessions;
-    int64_t now;
+    int64_t now, start_us = clock_us();
     if (load_template_now(&now, &err) != ERR_OK) /* a bad SOURCE_DATE_EPOCH is said at once */
         return cli_fail("serve", &err);
     if (serve_check_speculate(o, &err) != ERR_OK)
@@ -182,6 +186,10 @@ static int serve_run(void *options)
         _exit(code == ERR_CANCELLED ? 0 : cli_fail("serve", &err));
     api_keys_close(&keys);
     serve_model_close(&m);
+    if (code == ERR_LOST && clock_us() - start_us >= SERVE_AGAIN_US) {
+        log_warn("serve", "%s; the server starts anew", err.text);
+        return CLI_AGAIN;
+    }
     return code == ERR_OK ? 0 : cli_fail("serve", &err);
 }
 

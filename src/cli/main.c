@@ -1,4 +1,5 @@
 /* main.c - the list of verbs. */
+#include "cli/again.h"
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -17,6 +18,16 @@ static void print_help(FILE *out)
     fprintf(out, "\nplumb VERB --help lists a verb's flags.\n");
 }
 
+static int run(const struct cli_verb *verb, int argc, char **argv)
+{
+    struct err err;
+    int status = cli_run_verb(verb, argc - 2, argv + 2);
+    if (status != CLI_AGAIN)
+        return status;
+    (void)again_run(argv, &err);
+    return cli_fail(verb->name, &err);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -31,7 +42,7 @@ int main(int argc, char **argv)
     const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
         if (strcmp(verbs[i]->name, name) == 0)
-            return cli_run_verb(verbs[i], argc - 2, argv + 2);
+            return run(verbs[i], argc, argv);
     fprintf(stderr, "plumb: unknown verb '%s'\n", argv[1]);
     print_help(stderr);
     return 2;

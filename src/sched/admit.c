@@ -194,8 +194,7 @@ void sched_mend(struct sched *s, struct err *err)
         s->engine->ops->mend ? s->engine->ops->mend(s->engine, &why) : ERR_UNSUPPORTED;
     if (code) {
         s->has_failed = true;
-        err_set(err, code, "%s; it cannot be used again: %s; start the server anew", lost.text,
-                why.text);
+        err_set(err, ERR_LOST, "%s; this process cannot use it again: %s", lost.text, why.text);
         s->failure = *err;
         return;
     }

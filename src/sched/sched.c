@@ -221,8 +221,10 @@ static void sched_loop(struct sched *s)
             sched_forward(s); /* 6 */
             sched_route(s);   /* 7 */
         }
-        if (s->has_failed)
+        if (s->has_failed) {
+            sched_retire(s); /* with the step's error, not as those that the end cuts off */
             return;
+        }
         is_idle = s->n_work == 0 && !sched_has_done(s);
         sched_wake(s);
     }

@@ -19,6 +19,7 @@
 #define EVENT_ROOM      1024  /* events between engine thread and I/O thread */
 #define RETRY_US        20000 /* commands that found the scheduler's mail full */
 #define DRAIN_POLL_US   50000
+#define FAILURE_US      300000  /* from the engine's end to the server's */
 #define WATCH_US        1000000 /* between looks at the step that runs */
 #define FREE_US         5000000 /* for the engine to come back from its last step */
 #define DRAIN_FLUSH_US  1000000 /* for the last replies to leave */
@@ -108,7 +109,8 @@ static void server_handle_event(struct server *s, const struct sched_event *ev)
         break;
     case SCHED_EVENT_FAILED:
         s->failure = ev->err;
-        event_base_loopexit(s->base, NULL);
+        event_base_loopexit(
+            s->base, &(struct timeval){ .tv_usec = FAILURE_US }); /* what was said gets out */
         break;
     case SCHED_EVENT_TOKEN:
     case SCHED_EVENT_FINISHED:

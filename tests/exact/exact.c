@@ -140,33 +140,19 @@ static const struct lab_config gpu_split_configs[] = {
     { "cuda, experts on cpu", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_EXPERTS },
 };
 static bool is_gpu; /* --device cuda */
-static bool
-    is_losing; /* --lost: the GPU's last schedule alone, which may leave the process without it */
 
 static const struct scenario scenarios[] = {
-    { "whole", SCHEDULE_ALONE, 0 },
-    { "chunk 1", SCHEDULE_ALONE, 1 },
-    { "chunk 7", SCHEDULE_ALONE, 7 },
-    { "chunk 64", SCHEDULE_ALONE, 64 },
-    { "mixed 1", SCHEDULE_MIXED, 1 },
-    { "mixed 2", SCHEDULE_MIXED, 2 },
-    { "mixed 3", SCHEDULE_MIXED, 3 },
-    { "preempted 1", SCHEDULE_PREEMPTED, 1 },
-    { "preempted 2", SCHEDULE_PREEMPTED, 2 },
-    { "shared prompt", SCHEDULE_FORKED, 100 },
-    { "shared half", SCHEDULE_FORKED, 50 },
-    { "warm", SCHEDULE_WARM, 100 },
-    { "warm half", SCHEDULE_WARM, 50 },
-    { "warm end", SCHEDULE_WARM, -50 },
-    { "killed 1", SCHEDULE_KILLED, 1 },
-    { "killed 2", SCHEDULE_KILLED, 2 },
-    { "disk-warm", SCHEDULE_DISK, 100 },
-    { "disk-warm half", SCHEDULE_DISK, 50 },
-    { "disk-warm end", SCHEDULE_DISK, -50 },
-    { "disk-warm mixed", SCHEDULE_DISK_MIXED, 1 },
-    { "session", SCHEDULE_SESSION, 3 },
-    { "restored", SCHEDULE_RESTORED, 3 },
-    { "lost", SCHEDULE_LOST, 1 },
+    { "whole", SCHEDULE_ALONE, 0 },           { "chunk 1", SCHEDULE_ALONE, 1 },
+    { "chunk 7", SCHEDULE_ALONE, 7 },         { "chunk 64", SCHEDULE_ALONE, 64 },
+    { "mixed 1", SCHEDULE_MIXED, 1 },         { "mixed 2", SCHEDULE_MIXED, 2 },
+    { "mixed 3", SCHEDULE_MIXED, 3 },         { "preempted 1", SCHEDULE_PREEMPTED, 1 },
+    { "preempted 2", SCHEDULE_PREEMPTED, 2 }, { "shared prompt", SCHEDULE_FORKED, 100 },
+    { "shared half", SCHEDULE_FORKED, 50 },   { "warm", SCHEDULE_WARM, 100 },
+    { "warm half", SCHEDULE_WARM, 50 },       { "warm end", SCHEDULE_WARM, -50 },
+    { "killed 1", SCHEDULE_KILLED, 1 },       { "killed 2", SCHEDULE_KILLED, 2 },
+    { "disk-warm", SCHEDULE_DISK, 100 },      { "disk-warm half", SCHEDULE_DISK, 50 },
+    { "disk-warm end", SCHEDULE_DISK, -50 },  { "disk-warm mixed", SCHEDULE_DISK_MIXED, 1 },
+    { "session", SCHEDULE_SESSION, 3 },       { "restored", SCHEDULE_RESTORED, 3 },
 };
 
 /* Other cache types, each against itself: what depends on the type (storing and reading pages) at every level, page borders from
@@ -207,11 +193,6 @@ static bool is_wanted(const struct exact_model *m, const struct lab_config *c,
     bool is_of_disk = s->schedule == SCHEDULE_DISK || s->schedule == SCHEDULE_DISK_MIXED;
     if (m->is_real && !m->is_quick && is_second)
         return false; /* one of a kind: the largest ones take half a minute each */
-    if (is_losing != (s->schedule == SCHEDULE_LOST) &&
-        !(s->schedule == SCHEDULE_ALONE && s->chunk == 0))
-        return false;
-    if (s->schedule == SCHEDULE_LOST)
-        return is_gpu && (c->split ? c->keep_pages > 0 : strcmp(c->name, "cuda") == 0);
     if (s->schedule == SCHEDULE_SESSION || s->schedule == SCHEDULE_RESTORED)
         return c->keep_pages > 0 && (c->drafts == DRAFTS_NONE || !m->is_real);
     if (c->has_disk != is_of_disk)
@@ -715,8 +696,6 @@ int main(int argc, char **argv)
             is_writing = true;
         else if (strcmp(argv[i], "--families") == 0)
             has_families = true;
-        else if (strcmp(argv[i], "--lost") == 0)
-            is_losing = true;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             is_gpu = strcmp(argv[++i], "cuda") == 0;
     }

@@ -56,7 +56,6 @@ struct lab {
     int32_t end_id;
     bool keeps_plenty;
     struct engine_model_options options; /* of the engine */
-    struct model_load_options load;      /* of the model */
     int64_t n_reused;                    /* ids that rows began with */
     char disk_dir[32];                   /* "" = none */
     int64_t n_read;                      /* files of it that came back */
@@ -109,7 +108,6 @@ enum schedule {
     SCHEDULE_DISK_MIXED, /* the disk has all that one alone leaves; then MIXED: what a row has there comes back while others go on */
     SCHEDULE_WARM, /* each begins with what is kept of a row that had chunk per cent of its prompt and went on otherwise; below 0: that ended there */
     SCHEDULE_SESSION, /* each is a turn of the session that a row of half its prompt was one of; chunk others without a session come between */
-    SCHEDULE_LOST, /* each is half done when a step of another row loses the device; it goes on behind the mend, and once more from the start */
     SCHEDULE_RESTORED, /* the same in a new engine, in which the session's ids were taken again; chunk as above */
 };
 

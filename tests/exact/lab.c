@@ -60,7 +60,6 @@ static enum err_code lab_load(struct lab *lab, const struct lab_config *config, 
     o.be = lab->be;
     o.host = lab->host;
     o.nextn_err = config->drafts == DRAFTS_HEAD ? &no_head : NULL;
-    lab->load = o;
     if (!code)
         code = model_load(&o, &lab->model, err);
     if (!code && config->drafts == DRAFTS_HEAD && !lab->model->nextn)
@@ -194,9 +193,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                                           .n_ctx = 512,
                                           .max_rows = EXACT_REQUESTS_MAX + 1,
                                           .max_step_rows = EXACT_STEP_ROWS,
-                                          .cache_type = config->cache_type,
-                                          .restore = lab_restore,
-                                          .restore_ctx = lab };
+                                          .cache_type = config->cache_type };
         o.keep_bytes = config->keep_pages * lab_page_bytes(lab, config);
         if (config->drafts == DRAFTS_MODEL)
             code = lab_open_draft_model(lab, err);
@@ -301,8 +298,8 @@ static void record_end(struct buf *record, const struct exact_request *req, int3
         buf_add(record, e->hidden, (size_t)n_embd * sizeof(*e->hidden));
 }
 
-enum err_code row_open(struct lab *lab, const struct exact_request *req, struct runner_row *row,
-                       struct err *err)
+static enum err_code row_open(struct lab *lab, const struct exact_request *req,
+                              struct runner_row *row, struct err *err)
 {
     *row = (struct runner_row){ .req = req,
                                 .pending = req->engine.n_prompt,
@@ -328,7 +325,9 @@ enum err_code row_begin(struct lab *lab, struct runner_row *row, struct err *err
     return lab->engine->ops->grow(lab->engine, row->row, INT32_MAX, err);
 }
 
-enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code, struct err *err)
+/* As row_begin, once the disk has been asked. */
+static enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code,
+                              struct err *err)
 {
     if (!code)
         lab_disk_fetch(lab, row, true);
@@ -344,8 +343,9 @@ static enum err_code row_join(struct lab *lab, struct runner_row *row, enum err_
     return code || row->is_fetching ? code : row_begin(lab, row, err);
 }
 
-void row_take(struct lab *lab, struct runner_row *row, const struct engine_result *res,
-              struct buf *record)
+/* What a step said of a row. record may be NULL. */
+static void row_take(struct lab *lab, struct runner_row *row, const struct engine_result *res,
+                     struct buf *record)
 {
     row->pending -= res->n_taken - res->n_tokens;
     row->n_emitted += res->n_tokens;
@@ -382,7 +382,8 @@ enum err_code alone_run(struct lab *lab, int32_t chunk, const struct exact_reque
     return code;
 }
 
-void request_make_leader(struct engine_request *e)
+/* A long answer without end, which nobody waits for. */
+static void request_make_leader(struct engine_request *e)
 {
     e->ignore_end = true;
     e->max_tokens = 60;
@@ -755,11 +756,6 @@ enum err_code scenario_run(struct lab *lab, const struct scenario *sc,
         code = disk_run(lab, sc, requests, n, records, err);
         if (!code && lab->n_read == 0 && lab_must_reuse(lab, sc))
             code = err_set(err, ERR_STATE, "nothing came from disk");
-        return code;
-    case SCHEDULE_LOST:
-        for (int i = 0; i < n && !code; i++)
-            code = i < 2 ? lost_run(lab, &requests[i], &records[i], err) /* a second each */
-                         : alone_run(lab, 7, &requests[i], &records[i], err);
         return code;
     case SCHEDULE_SESSION:
     case SCHEDULE_RESTORED:

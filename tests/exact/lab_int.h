@@ -29,26 +29,6 @@ enum err_code mixed_run(struct lab *lab, const struct scenario *sc,
                         const struct exact_request *requests, int n, struct buf *records,
                         struct err *err) MUST_CHECK;
 
-/* --- rows --- */
-
-enum err_code row_open(struct lab *lab, const struct exact_request *req, struct runner_row *row,
-                       struct err *err) MUST_CHECK;
-/* As row_begin, once the disk has been asked; code: what came before. */
-enum err_code row_grow(struct lab *lab, struct runner_row *row, enum err_code code,
-                       struct err *err) MUST_CHECK;
-/* What a step said of a row. record may be NULL. */
-void row_take(struct lab *lab, struct runner_row *row, const struct engine_result *res,
-              struct buf *record);
-/* A long answer without end, which nobody waits for. */
-void request_make_leader(struct engine_request *e);
-
-/* --- lost.c --- */
-
-/* engine_model_options.restore. */
-enum err_code lab_restore(void *lab, struct err *err) MUST_CHECK;
-enum err_code lost_run(struct lab *lab, const struct exact_request *req, struct buf *record,
-                       struct err *err) MUST_CHECK;
-
 /* --- disk.c; without a disk nothing happens --- */
 
 /* An empty directory for the engine. Errors: ERR_IO. */

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/fio.h"
 #include "base/trace.h"
+#include "cli/again.h"
 #include "server/fields.h"
 #include "server/limits.h"
 #include "server/metrics.h"
@@ -292,5 +293,7 @@ int main(int argc, char **argv)
     if (code == ERR_OK)
         return 0;
     fprintf(stderr, "serve_script: %s\n", err.text);
+    if (code == ERR_LOST) /* as plumb serve, but at once */
+        (void)again_run(argv, &err);
     return 1;
 }

@@ -250,9 +250,11 @@ static void a_device_that_cannot_be_mended_is_told(void **state)
     do
         next_event(&w, &ev);
     while (ev.kind != SCHED_EVENT_FAILED);
-    assert_int_equal(ev.err.code, ERR_IO);
-    assert_string_equal(ev.err.text, "the device is gone; it cannot be used again: nothing answers "
-                                     "there; start the server anew");
+    assert_outcome(0, FINISH_ERROR, "");
+    assert_string_equal(outcomes[0].end.err.text, "the device is gone");
+    assert_int_equal(ev.err.code, ERR_LOST);
+    assert_string_equal(
+        ev.err.text, "the device is gone; this process cannot use it again: nothing answers there");
     struct sched_request *r = make_full(1, "x", -1, NULL);
     assert_int_equal(sched_submit(w.sched, &r, 1, NULL), ERR_STATE);
     sched_request_free(r);

@@ -314,8 +314,10 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
     return st->flags && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
 }
 
-/* A sticky error (an address that is none, a hardware fault) stays with the context, and every call says it again: cudaDeviceReset
- * destroys it, and the next call makes a new one. Where the driver has no new one to give, the first call of cuda_device_find says so. */
+/* A sticky error (an address that is none, a hardware fault) stays with the context, and every call says it again. cudaDeviceReset destroys
+ * it; whether the process gets another is the driver's affair. After a bad address 580.159 gives it none: the reset succeeds and all that
+ * follows says that the device is busy or unavailable, for as long as was waited (12 s); so after cuDevicePrimaryCtxReset. A process
+ * that is started by exec in this one's place has it at once (cli/again.h). */
 static enum err_code cuda_reset(struct backend *be, struct err *err)
 {
     struct cuda_state *st = cuda_of(be);
