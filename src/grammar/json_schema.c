@@ -31,7 +31,7 @@ static const struct {
     { "properties", KEYWORD_KNOWN },
     { "required", KEYWORD_KNOWN },
     { "additionalProperties", KEYWORD_KNOWN },
-    { "unevaluatedProperties", KEYWORD_NO },
+    { "unevaluatedProperties", KEYWORD_KNOWN },
     { "patternProperties", KEYWORD_KNOWN },
     { "propertyNames", KEYWORD_KNOWN },
     { "minProperties", KEYWORD_KNOWN },
@@ -202,6 +202,14 @@ static void schema_join_dependents(struct json_schema *x, struct meeting *m, con
 void json_schema_join(struct json_schema *x, struct meeting *m, const struct json *v,
                       const char *path)
 {
+    m->n_roots++;
+    schema_join(x, m, v, path, NULL);
+}
+
+/* A branch of a schema that is in the meeting. */
+static void schema_join_branch(struct json_schema *x, struct meeting *m, const struct json *v,
+                               const char *path)
+{
     schema_join(x, m, v, path, NULL);
 }
 
@@ -213,9 +221,21 @@ static int schema_compare(const void *a, const void *b)
     return x->v < y->v ? -1 : x->v > y->v;
 }
 
+/* Where it matters which of the schemas the others are parts of. */
+static bool schema_has_parts(const struct meeting *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (json_get(m->s[i].v, "unevaluatedProperties"))
+            return true;
+    return false;
+}
+
 const struct expr *json_schema_meet(struct json_schema *x, const struct meeting *m)
 {
     struct meeting sorted = *m;
+    bool has_parts = schema_has_parts(m);
+    const struct json *first = has_parts ? m->s[0].v : NULL;
+    int n_roots = has_parts ? m->n_roots : 0;
     uint64_t h = m->is_call;
     if (x->b->code || m->is_none)
         return expr_none();
@@ -224,7 +244,8 @@ const struct expr *json_schema_meet(struct json_schema *x, const struct meeting 
         h = (h ^ (uint64_t)(uintptr_t)sorted.s[i].v ^ sorted.s[i].done) * 0x9E3779B97F4A7C15u;
     struct schema_reader_memo **slot = &x->slots[h >> 40 & (JSON_SCHEMA_SLOTS - 1)];
     for (const struct schema_reader_memo *k = *slot; k; k = k->next) {
-        bool is_same = k->hash == h && k->n == sorted.n && k->is_call == m->is_call;
+        bool is_same = k->hash == h && k->n == sorted.n && k->is_call == m->is_call &&
+                       k->first == first && k->n_roots == n_roots;
         for (int i = 0; is_same && i < k->n; i++)
             is_same = k->v[i] == sorted.s[i].v && k->done[i] == sorted.s[i].done;
         if (is_same)
@@ -236,6 +257,8 @@ const struct expr *json_schema_meet(struct json_schema *x, const struct meeting 
     struct schema_reader_memo *k = build_alloc(x->b, sizeof(*k));
     k->hash = h;
     k->n = sorted.n;
+    k->n_roots = n_roots;
+    k->first = first;
     k->is_call = m->is_call;
     for (int i = 0; i < sorted.n; i++) {
         k->v[i] = sorted.s[i].v;
@@ -349,8 +372,8 @@ static const struct expr *schema_branches(struct json_schema *x, const struct me
                 int n = snprintf(text, sizeof(text), "%s/%zu", names[k], j);
                 struct meeting with = *m;
                 with.s[i].done |= 1u << k;
-                json_schema_join(x, &with, &list->items[j],
-                                 json_schema_path(x, m->s[i].path, text, (size_t)n));
+                schema_join_branch(x, &with, &list->items[j],
+                                   json_schema_path(x, m->s[i].path, text, (size_t)n));
                 expr_list_add(x->b, &all, json_schema_meet(x, &with));
             }
             return expr_alt(x->b, all.items, all.n);
@@ -426,6 +449,7 @@ static unsigned schema_implied(const struct json *v)
         { "additionalProperties", TYPE_OBJECT },
         { "patternProperties", TYPE_OBJECT },
         { "propertyNames", TYPE_OBJECT },
+        { "unevaluatedProperties", TYPE_OBJECT },
         { "dependentRequired", TYPE_OBJECT },
         { "dependentSchemas", TYPE_OBJECT },
         { "dependencies", TYPE_OBJECT },

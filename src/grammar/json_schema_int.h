@@ -46,6 +46,7 @@ struct meeting_schema {
 struct meeting {
     struct meeting_schema s[MEETING_MAX];
     int n;
+    int n_roots;  /* schemas that joined by themselves: 1 = the others are parts of the first */
     bool is_none; /* one of them was false */
     bool is_call; /* the arguments of a call, where they are not written as other objects are */
 };
@@ -54,8 +55,9 @@ struct schema_reader_memo {
     uint64_t hash;
     const struct json *v[MEETING_MAX];
     unsigned done[MEETING_MAX];
-    int n;
+    int n, n_roots; /* 0, and no `first`: they do not matter */
     bool is_call;
+    const struct json *first;
     int32_t rule;
     struct schema_reader_memo *next;
 };

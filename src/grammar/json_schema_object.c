@@ -25,6 +25,7 @@ struct object {
     const struct expr *pattern_keys[OBJECT_PATTERNS]; /* as texts of keys */
     int n_patterns;
     bool is_open, has_declared;
+    bool is_evaluated;       /* what no schema says anything of may not be there */
     struct object_key spare; /* given out once the build has failed */
 };
 
@@ -114,10 +115,51 @@ static void object_declared(struct object *o)
     }
 }
 
+/* Does v say nothing of properties but by its $ref? */
+static bool object_only_refers(const struct json *v)
+{
+    static const char *const names[] = { "properties",
+                                         "patternProperties",
+                                         "additionalProperties",
+                                         "allOf",
+                                         "anyOf",
+                                         "oneOf",
+                                         "required",
+                                         "dependentSchemas",
+                                         "dependencies",
+                                         "if",
+                                         "unevaluatedProperties" };
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (json_get(v, names[i]))
+            return false;
+    return json_get(v, "$ref") != NULL;
+}
+
+/* unevaluatedProperties: false of the schema that all others here are parts of (or refer to): they say all that it evaluates. Any other one
+ * is refused. */
+static bool object_is_evaluated(struct object *o)
+{
+    bool is_whole = o->m->n_roots == 1;
+    bool is_closed = false;
+    for (int i = 0; i < o->m->n; i++) {
+        const struct json *v = json_get(o->m->s[i].v, "unevaluatedProperties");
+        bool is_bool = json_is(v, JSON_TYPE_BOOL), is_first = is_whole;
+        is_whole = is_whole && object_only_refers(o->m->s[i].v);
+        if (!v || (is_bool && v->boolean))
+            continue;
+        if (!is_bool || !is_first)
+            json_schema_fail(o->x, ERR_UNSUPPORTED, o->m->s[i].path, "unevaluatedProperties",
+                             "is enforced where it is false, and no part of another schema");
+        is_closed = true;
+    }
+    return is_closed;
+}
+
 /* May there be others? Where additionalProperties is not said: only if nothing is declared. */
 static void object_openness(struct object *o)
 {
     bool is_said = false, is_closed = false;
+    o->is_evaluated = object_is_evaluated(o);
     for (int i = 0; i < o->m->n; i++) {
         const struct json *v = json_get(o->m->s[i].v, "additionalProperties");
         if (json_is(v, JSON_TYPE_BOOL) && !v->boolean)
@@ -125,7 +167,8 @@ static void object_openness(struct object *o)
         else if (v)
             is_said = true;
     }
-    o->is_open = !is_closed && (is_said || (!o->has_declared && o->n_patterns == 0));
+    o->is_open =
+        !is_closed && (is_said || (!o->is_evaluated && !o->has_declared && o->n_patterns == 0));
 }
 
 /* --- members --- */
@@ -151,6 +194,7 @@ static const struct expr *object_value(struct object *o, const struct object_key
 {
     struct json_schema *x = o->x;
     struct meeting value = { .n = 0 };
+    bool is_any_said = false;
     for (int i = 0; i < o->m->n && !x->b->code; i++) {
         const struct json *v = o->m->s[i].v, *props = json_get(v, "properties");
         const struct json *more = json_get(v, "additionalProperties");
@@ -173,11 +217,13 @@ static const struct expr *object_value(struct object *o, const struct object_key
                              json_schema_path(x, json_schema_path(x, path, "patternProperties", 17),
                                               o->pattern_names[k], o->pattern_lens[k]));
         }
+        is_any_said = is_any_said || is_said || more;
         if (!is_said && more)
             json_schema_join(x, &value, more,
                              json_schema_path(x, path, "additionalProperties", 20));
     }
-    return value.is_none ? expr_none() : json_schema_meet(x, &value);
+    bool is_none = value.is_none || (o->is_evaluated && !is_any_said);
+    return is_none ? expr_none() : json_schema_meet(x, &value);
 }
 
 static const struct expr *object_key_text(struct object *o, const struct object_key *key)

@@ -225,7 +225,8 @@ def test_forced_calls_have_valid_arguments(request, model, choice):
     cl = client(request.getfixturevalue(model))
     names = set()
     for seed in range(6):
-        k = {"model": "x", "messages": user("It is dark in the bath."), "tools": TOOLS, "tool_choice": choice, "temperature": 1.5, "seed": seed, "max_tokens": 120}
+        k = {"model": "x", "messages": user("It is dark in the bath."), "tools": TOOLS, "tool_choice": choice, "temperature": 1.5, "seed": seed, "max_tokens": 120,
+             "parallel_tool_calls": False}
         r = cl.chat.completions.create(**k).choices[0]
         assert r.finish_reason == "tool_calls" and not r.message.content and len(r.message.tool_calls) == 1, r
         call = r.message.tool_calls[0].function
@@ -235,6 +236,11 @@ def test_forced_calls_have_valid_arguments(request, model, choice):
             with cl.chat.completions.stream(**{a: v for a, v in k.items()}) as s:
                 got = s.get_final_completion().choices[0].message.tool_calls[0].function
             assert (got.name, got.arguments) == (call.name, call.arguments)
+        if choice == "required":  # several, if it likes; one at least
+            r = cl.chat.completions.create(**{**k, "parallel_tool_calls": True, "max_tokens": 300}).choices[0]
+            assert r.message.tool_calls and r.finish_reason in ("tool_calls", "length"), r
+            for call in r.message.tool_calls[:-1 if r.finish_reason == "length" else None]:
+                check(call.function.arguments, BY_NAME[call.function.name])
     assert names == ({"note"} if choice != "required" else names)
 
 
