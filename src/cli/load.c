@@ -270,7 +270,9 @@ enum err_code load_open(struct load *l, const struct load_options *o, struct err
 {
     int64_t start = clock_us();
     *l = (struct load){ .o = o };
-    enum err_code code = load_cache_type(l, err);
+    enum err_code code = load_split_check(o->gpu_layers, o->cpu_experts, err);
+    if (!code)
+        code = load_cache_type(l, err);
     if (!code)
         code = load_file(l, err);
     if (!code)

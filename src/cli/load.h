@@ -65,14 +65,14 @@ struct load_options {
           0,                                                                  \
           0 },                                                                \
         { "gpu-layers",                                                       \
-          "N",                                                                \
+          "N|auto",                                                           \
           "layers that the GPU has, the last ones; default auto: what fits",  \
           CLI_FLAG_STRING,                                                    \
           offsetof(type, field.gpu_layers),                                   \
           0,                                                                  \
           0 },                                                                \
         { "cpu-experts",                                                      \
-          "N",                                                                \
+          "N|auto",                                                           \
           "first layers whose experts the CPU has; default auto: as need be", \
           CLI_FLAG_STRING,                                                    \
           offsetof(type, field.cpu_experts),                                  \

@@ -60,6 +60,19 @@ static enum err_code split_number(const char *flag, const char *text, const char
     return ERR_OK;
 }
 
+static enum err_code split_flags(const char *gpu_layers, const char *cpu_experts, int64_t *n_gpu,
+                                 int64_t *n_experts, struct err *err)
+{
+    enum err_code code = split_number("--gpu-layers", gpu_layers, "auto", n_gpu, err);
+    return code ? code : split_number("--cpu-experts", cpu_experts, "auto", n_experts, err);
+}
+
+enum err_code load_split_check(const char *gpu_layers, const char *cpu_experts, struct err *err)
+{
+    int64_t n_gpu, n_experts;
+    return split_flags(gpu_layers, cpu_experts, &n_gpu, &n_experts, err);
+}
+
 /* --- need --- */
 
 static int64_t split_page(const struct load_split_options *o, const struct model *m, int64_t i)
@@ -177,9 +190,7 @@ static enum err_code split_decide(const struct load_split_options *o, const stru
                                   const struct sizes *s, struct load_split *out, struct err *err)
 {
     int64_t n_gpu, n_experts, free_bytes = o->be->ops->free_bytes(o->be);
-    enum err_code code = split_number("--gpu-layers", o->gpu_layers, "auto", &n_gpu, err);
-    if (!code)
-        code = split_number("--cpu-experts", o->cpu_experts, "auto", &n_experts, err);
+    enum err_code code = split_flags(o->gpu_layers, o->cpu_experts, &n_gpu, &n_experts, err);
     if (code)
         return code;
     if (n_experts > 0 && m->n_experts == 0)

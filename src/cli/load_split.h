@@ -26,6 +26,10 @@ struct load_split {
 /* Where the flag says that no layer is the GPU's. */
 bool load_split_is_none(const char *gpu_layers);
 
+/* Errors: ERR_INVALID - a flag is neither a number nor "auto". */
+enum err_code load_split_check(const char *gpu_layers, const char *cpu_experts,
+                               struct err *err) MUST_CHECK;
+
 /* Errors: ERR_NOMEM - it does not fit (need, have, remedies); ERR_INVALID - a flag; those of model_load. */
 enum err_code load_split_plan(const struct load_split_options *o, struct load_split *out,
                               struct err *err) MUST_CHECK;

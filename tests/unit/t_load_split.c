@@ -112,6 +112,9 @@ static void flags_that_are_no_numbers_are_refused(void **state)
     assert_int_equal(plan(FAMILIES "qwen3.gguf", NULL, "4x", &at, &err), ERR_INVALID);
     assert_int_equal(plan(FAMILIES "qwen3.gguf", NULL, "4", &at, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "no experts"));
+    assert_int_equal(load_split_check("auto", "3", &err), ERR_OK);
+    assert_int_equal(load_split_check("5", "some", &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "--cpu-experts: 'some'"));
     assert_true(load_split_is_none("0"));
     assert_false(load_split_is_none(NULL) || load_split_is_none("auto"));
 }
