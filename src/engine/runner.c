@@ -206,9 +206,9 @@ static enum err_code runner_no_memory(const struct runner *r, const char *what,
                                       const size_t bytes[2], struct err *err)
 {
     const struct backend *be = r->model->be;
-    if (!be->ops->free_bytes)
+    if (!be->ops->free_bytes || r->slab.data[0]) /* it is the host's that is short */
         return err_set(err, ERR_NOMEM, "%s: no memory for %zu MiB", what,
-                       (bytes[0] + bytes[1]) >> 20);
+                       bytes[be->ops->free_bytes ? 1 : 0] >> 20);
     return err_set(
         err, ERR_NOMEM,
         "%s: %zu MiB are needed in the GPU's memory, %lld MiB are free: ask for a smaller "
