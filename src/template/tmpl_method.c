@@ -341,8 +341,8 @@ static size_t skip_space_back(const struct str *s, size_t at, bool want_space)
 static enum err_code split_space(struct env *e, const struct str *s, int64_t max, struct value *out)
 {
     for (size_t at = skip_space(s, 0, true); at < s->n;) {
-        if (max-- == 0)
-            return push_part(e, s, at, skip_space_back(s, s->n, true), out);
+        if (max-- == 0) /* the rest as it is */
+            return push_part(e, s, at, s->n, out);
         size_t end = skip_space(s, at, false);
         TRY(push_part(e, s, at, end, out));
         at = skip_space(s, end, true);
@@ -364,7 +364,7 @@ static enum err_code rsplit_space(struct env *e, const struct str *s, int64_t ma
 {
     for (size_t at = skip_space_back(s, s->n, true); at > 0;) {
         if (max-- == 0) {
-            TRY(push_part(e, s, skip_space(s, 0, true), at, out));
+            TRY(push_part(e, s, 0, at, out));
             break;
         }
         size_t from = skip_space_back(s, at, false);

@@ -111,6 +111,8 @@ static void cutting_keeps_what_is_left(void **state)
     check("{{ (' ' ~ m ~ ' ')|trim }}", "{\"m\":\" x \"}", "[x]");
     check("{{ ('<' ~ m ~ '>').strip('<>') }}", "{\"m\":\"x\"}", "[x]");
     check("{{ ('a,' ~ m ~ ',b').split(',')|join('|') }}", "{\"m\":\"x,y\"}", "a|[x]|[y]|b");
+    check("{{ m.split(none, 1)|join('|') }}{{ m.rsplit(none, 1)|join('|') }}",
+          "{\"m\":\"  a b c  \"}", "[a]|[b c    a b]|[c]");
     check("{{ m.split('</think>')[-1].lstrip('\\n') }}", "{\"m\":\"<think>q</think>\\n\\nans\"}",
           "[ans]");
     check("{% for c in 'a' ~ m %}{{ c }}.{% endfor %}", "{\"m\":\"xy\"}", "a.[x].[y].");
