@@ -1,14 +1,15 @@
 #include "engine/draft_guess.h"
 #include "tensor/fmath.h"
 
-enum err_code guess_init(struct guess *g, const struct sample_params *p, int32_t n_vocab,
-                         struct err *err)
+#include <string.h>
+
+static enum err_code guess_copy(struct guess *g, const struct sample_params *p, int32_t n_vocab)
 {
     int32_t n = 0;
-    *g = (struct guess){ .sample = *p, .reach = 1 };
+    g->sample = *p;
     g->bias = mem_try_array(MEM_CAT_REQUEST, (size_t)p->n_bias, sizeof(*g->bias));
     if (!g->bias)
-        return err_set(err, ERR_NOMEM, "drafter: no memory for %d biases", p->n_bias);
+        return ERR_NOMEM;
     for (int32_t i = 0; i < p->n_bias; i++)
         if (p->bias[i].id < n_vocab)
             g->bias[n++] = p->bias[i];
@@ -18,8 +19,32 @@ enum err_code guess_init(struct guess *g, const struct sample_params *p, int32_t
     return ERR_OK;
 }
 
+enum err_code guess_open(struct guess *g, struct runner *rn, const struct engine_request *req,
+                         int32_t ids_max, int32_t n_vocab, struct err *err)
+{
+    *g = (struct guess){ .reach = 1 };
+    memcpy(g->salt, req->cache_salt, sizeof(g->salt));
+    g->ids = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*g->ids));
+    enum err_code code = guess_copy(g, &req->sample, n_vocab);
+    if (code || !g->ids)
+        code = err_set(err, ERR_NOMEM, "drafter: no memory for %d ids and %d biases", ids_max,
+                       req->sample.n_bias);
+    if (!code)
+        code = runner_open(rn, &g->seq, err);
+    if (code)
+        guess_release(g);
+    return code;
+}
+
+void guess_close(struct guess *g, struct runner *rn)
+{
+    runner_close(rn, g->seq);
+    guess_release(g);
+}
+
 void guess_release(struct guess *g)
 {
+    mem_free(MEM_CAT_REQUEST, g->ids);
     mem_free(MEM_CAT_REQUEST, g->bias);
     *g = (struct guess){ 0 };
 }

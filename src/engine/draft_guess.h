@@ -4,6 +4,7 @@
 #define PLUMB_ENGINE_DRAFT_GUESS_H
 
 #include "engine/draft.h"
+#include "engine/runner.h"
 #include "engine/sample.h"
 
 /* What guesses of a drafter may be. */
@@ -13,17 +14,22 @@ struct guess_rules {
     int32_t n_end;
 };
 
-/* One row. */
+/* One row: its text and its sequence in the drafter's own cache. */
 struct guess {
+    int32_t *ids; /* [ids_max + DRAFT_MAX] for the drafter to fill: the row's and its guesses */
+    int32_t seq;
+    uint8_t salt[ENGINE_SALT_BYTES];
     struct sample_params sample;
     struct logit_bias *bias; /* what sample.bias points to */
     double reach; /* chance that all guesses of the round so far come true; 1 before the first */
 };
 
-/* The request's parameters, with the biases of ids that a drafter of n_vocab tokens knows. Errors: ERR_NOMEM. */
-enum err_code guess_init(struct guess *g, const struct sample_params *p, int32_t n_vocab,
-                         struct err *err) MUST_CHECK;
-void guess_release(struct guess *g);
+/* A row of at most ids_max ids begins. The request's parameters, with the biases of ids that a drafter of n_vocab tokens knows. Errors:
+ * ERR_NOMEM; those of runner_open. */
+enum err_code guess_open(struct guess *g, struct runner *rn, const struct engine_request *req,
+                         int32_t ids_max, int32_t n_vocab, struct err *err) MUST_CHECK;
+void guess_close(struct guess *g, struct runner *rn);
+void guess_release(struct guess *g); /* without its sequence, whose runner goes away */
 
 /* What a guess is made of. */
 struct guess_source {

@@ -17,11 +17,8 @@
 
 struct model_row {
     bool is_open;
-    bool is_lost; /* it has an id that this model does not know, or is longer than it can read */
-    int32_t seq;
-    int32_t *fed; /* [ids_max + DRAFT_MAX] */
-    int32_t n_fed;
-    uint8_t salt[ENGINE_SALT_BYTES];
+    bool is_lost;  /* it has an id that this model does not know, or is longer than it can read */
+    int32_t n_fed; /* of guess.ids, in its cache */
     struct guess guess;
 };
 
@@ -46,13 +43,6 @@ static struct draft_model *draft_model_of(struct drafter *d)
 
 /* --- rows --- */
 
-static void model_row_release(struct model_row *r)
-{
-    mem_free(MEM_CAT_REQUEST, r->fed);
-    guess_release(&r->guess);
-    *r = (struct model_row){ 0 };
-}
-
 static enum err_code draft_model_open(struct drafter *d, row_id row,
                                       const struct engine_request *req, int32_t ids_max,
                                       struct err *err)
@@ -61,23 +51,16 @@ static enum err_code draft_model_open(struct drafter *d, row_id row,
     struct model_row *r = &dm->rows[row];
     BUG_ON(r->is_open);
     *r = (struct model_row){ 0 };
-    r->fed = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*r->fed));
-    enum err_code code = guess_init(&r->guess, &req->sample, dm->sampler.n_vocab, err);
-    if (!code && !r->fed)
-        code = err_set(err, ERR_NOMEM, "draft model: no memory for %d ids", ids_max);
-    if (!code)
-        code = runner_open(dm->runner, &r->seq, err);
-    if (code) {
-        model_row_release(r);
+    enum err_code code = guess_open(&r->guess, dm->runner, req, ids_max, dm->sampler.n_vocab, err);
+    if (code)
         return code;
-    }
     r->is_open = true;
-    memcpy(r->salt, req->cache_salt, sizeof(r->salt));
     for (int32_t i = 0; i < req->n_prompt; i++)
         r->is_lost = r->is_lost || req->prompt[i] >= dm->sampler.n_vocab;
     if (!r->is_lost && req->n_prompt > 1) {
-        r->n_fed = runner_reuse(dm->runner, r->seq, r->salt, req->prompt, req->n_prompt - 1);
-        memcpy(r->fed, req->prompt, (size_t)r->n_fed * sizeof(*r->fed));
+        r->n_fed =
+            runner_reuse(dm->runner, r->guess.seq, r->guess.salt, req->prompt, req->n_prompt - 1);
+        memcpy(r->guess.ids, req->prompt, (size_t)r->n_fed * sizeof(*r->guess.ids));
     }
     return ERR_OK;
 }
@@ -87,25 +70,25 @@ static void draft_model_close(struct drafter *d, row_id row, const int32_t *ids,
     struct draft_model *dm = draft_model_of(d);
     struct model_row *r = &dm->rows[row];
     int32_t n = 0;
-    while (n < r->n_fed && n < n_ids && r->fed[n] == ids[n])
+    while (n < r->n_fed && n < n_ids && r->guess.ids[n] == ids[n])
         n++;
-    if (n > 0 && runner_can_truncate(dm->runner, r->seq, n)) {
-        runner_truncate(dm->runner, r->seq, n);
-        runner_keep(dm->runner, r->seq, r->salt, r->fed, n, false);
+    if (n > 0 && runner_can_truncate(dm->runner, r->guess.seq, n)) {
+        runner_truncate(dm->runner, r->guess.seq, n);
+        runner_keep(dm->runner, r->guess.seq, r->guess.salt, r->guess.ids, n, false);
     }
-    runner_close(dm->runner, r->seq);
-    model_row_release(r);
+    guess_close(&r->guess, dm->runner);
+    *r = (struct model_row){ 0 };
 }
 
 /* Back to the first n ids. */
 static void model_row_cut(struct draft_model *dm, struct model_row *r, int32_t n)
 {
-    while (n > 0 && !runner_can_truncate(dm->runner, r->seq, n))
+    while (n > 0 && !runner_can_truncate(dm->runner, r->guess.seq, n))
         n--;
     if (n > 0)
-        runner_truncate(dm->runner, r->seq, n);
+        runner_truncate(dm->runner, r->guess.seq, n);
     else
-        runner_rewind(dm->runner, r->seq);
+        runner_rewind(dm->runner, r->guess.seq);
     r->n_fed = n;
 }
 
@@ -113,16 +96,18 @@ static void model_row_cut(struct draft_model *dm, struct model_row *r, int32_t n
 static bool model_row_sync(struct draft_model *dm, struct model_row *r, const struct draft_ask *a)
 {
     int32_t n = 0, max = r->n_fed < a->n_ids - 1 ? r->n_fed : a->n_ids - 1;
-    while (n < max && r->fed[n] == a->ids[n])
+    while (n < max && r->guess.ids[n] == a->ids[n])
         n++;
     if (n < r->n_fed)
         model_row_cut(dm, r, n);
     for (int32_t i = r->n_fed; i < a->n_ids; i++)
         r->is_lost = r->is_lost || a->ids[i] >= dm->sampler.n_vocab;
     r->is_lost = r->is_lost || a->n_ids + a->n_max > dm->runner->n_ctx;
-    memcpy(r->fed + r->n_fed, a->ids + r->n_fed, (size_t)(a->n_ids - r->n_fed) * sizeof(*r->fed));
+    memcpy(r->guess.ids + r->n_fed, a->ids + r->n_fed,
+           (size_t)(a->n_ids - r->n_fed) * sizeof(*r->guess.ids));
     r->guess.reach = 1;
-    return !r->is_lost && runner_reserve(dm->runner, r->seq, a->n_ids + a->n_max, NULL) == ERR_OK;
+    return !r->is_lost &&
+           runner_reserve(dm->runner, r->guess.seq, a->n_ids + a->n_max, NULL) == ERR_OK;
 }
 
 /* --- guesses --- */
@@ -132,10 +117,12 @@ static bool model_row_guess(struct draft_model *dm, struct model_row *r, float *
                             struct draft_ask *a)
 {
     int32_t n = a->n;
-    struct guess_source from = { .logits = logits, .ids = r->fed, .n = r->n_fed, .confidence = -1 };
+    struct guess_source from = {
+        .logits = logits, .ids = r->guess.ids, .n = r->n_fed, .confidence = -1
+    };
     bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, &from, a);
     if (a->n > n)
-        r->fed[r->n_fed] = a->ids_out[n];
+        r->guess.ids[r->n_fed] = a->ids_out[n];
     return goes_on;
 }
 
@@ -144,9 +131,11 @@ static void draft_model_item(struct draft_model *dm, int32_t at, struct draft_as
 {
     const struct model_row *r = &dm->rows[a->row];
     dm->asked[at] = a;
-    dm->items[at] = (struct runner_item){
-        .seq = r->seq, .ids = r->fed + r->n_fed, .n = n, .n_out = has_out, .n_back = a->n
-    };
+    dm->items[at] = (struct runner_item){ .seq = r->guess.seq,
+                                          .ids = r->guess.ids + r->n_fed,
+                                          .n = n,
+                                          .n_out = has_out,
+                                          .n_back = a->n };
 }
 
 /* The items' ids are in the cache then. False: the step failed, and no row has guesses. */
@@ -188,7 +177,7 @@ static int32_t draft_model_read(struct draft_model *dm, struct draft_ask *asks, 
         int32_t pending = asks[i].n_ids - r->n_fed;
         bool is_ready = !r->is_lost && pending <= READ_DUE &&
                         n_pending + pending <= dm->runner->max_rows &&
-                        runner_room(dm->runner, r->seq) >= pending + asks[i].n_max;
+                        runner_room(dm->runner, r->guess.seq) >= pending + asks[i].n_max;
         if (!is_ready)
             continue;
         draft_model_item(dm, n_ready++, &asks[i], pending, true);
@@ -211,7 +200,7 @@ static void draft_model_draft(struct drafter *d, struct draft_ask *asks, int32_t
             struct draft_ask *a = dm->asked[i];
             struct model_row *r = &dm->rows[a->row];
             if (a->n == 0) /* the way back, where layers are recurrent */
-                (void)runner_snapshot(dm->runner, r->seq);
+                (void)runner_snapshot(dm->runner, r->guess.seq);
             if (!dm->items[i].has_failed && model_row_guess(dm, r, dm->items[i].logits, a))
                 draft_model_item(dm, n_next++, a, 1, true);
         }
@@ -237,7 +226,7 @@ static void draft_model_free(struct drafter *d)
 {
     struct draft_model *dm = draft_model_of(d);
     for (int32_t i = 0; dm->rows && i < dm->max_rows; i++)
-        model_row_release(&dm->rows[i]);
+        guess_release(&dm->rows[i].guess);
     runner_free(dm->runner);
     sampler_release(&dm->sampler);
     mem_free(MEM_CAT_BASE, dm->rows);

@@ -22,14 +22,11 @@
 
 struct mtp_row {
     bool is_open;
-    bool is_lost; /* it has no memory, or a value that is not finite */
-    int32_t seq;
+    bool is_lost;  /* it has no memory, or a value that is not finite */
     int32_t first; /* -1 = no state has come */
     int32_t n_read, n_pending;
     int32_t n_prompt;
-    int32_t *ids;  /* [ids_max + DRAFT_MAX] the row's, and guesses behind them */
-    int32_t n_ids; /* of them the row's */
-    uint8_t salt[ENGINE_SALT_BYTES];
+    int32_t n_ids; /* of guess.ids, the row's */
     struct guess guess;
 };
 
@@ -72,34 +69,24 @@ static enum err_code draft_mtp_open(struct drafter *d, row_id row, const struct 
     struct mtp_row *r = &dm->rows[row];
     BUG_ON(r->is_open);
     *r = (struct mtp_row){ .first = -1, .n_prompt = req->n_prompt };
-    r->ids = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*r->ids));
-    enum err_code code = guess_init(&r->guess, &req->sample, dm->sampler.n_vocab, err);
-    if (!code && !r->ids)
-        code = err_set(err, ERR_NOMEM, "head that guesses: no memory for %d ids", ids_max);
-    if (!code)
-        code = runner_open(dm->runner, &r->seq, err);
-    if (code) {
-        mem_free(MEM_CAT_REQUEST, r->ids);
-        guess_release(&r->guess);
-        *r = (struct mtp_row){ 0 };
+    enum err_code code = guess_open(&r->guess, dm->runner, req, ids_max, dm->sampler.n_vocab, err);
+    if (code)
         return code;
-    }
     r->is_open = true;
-    memcpy(r->salt, req->cache_salt, sizeof(r->salt));
     return ERR_OK;
 }
 
 static void mtp_row_lose(struct draft_mtp *dm, struct mtp_row *r)
 {
     r->is_lost = true;
-    runner_rewind(dm->runner, r->seq);
+    runner_rewind(dm->runner, r->guess.seq);
 }
 
 /* What it has read is kept under the ids behind the states. Without the first ones it would be another text's. */
 static void mtp_row_keep(struct draft_mtp *dm, const struct mtp_row *r, bool goes_on)
 {
     if (!r->is_lost && r->first == 0 && r->n_read > 0)
-        runner_keep(dm->runner, r->seq, r->salt, r->ids + 1, r->n_read, goes_on);
+        runner_keep(dm->runner, r->guess.seq, r->guess.salt, r->guess.ids + 1, r->n_read, goes_on);
 }
 
 static void draft_mtp_close(struct drafter *d, row_id row, const int32_t *ids, int32_t n_ids)
@@ -109,9 +96,7 @@ static void draft_mtp_close(struct drafter *d, row_id row, const int32_t *ids, i
     (void)ids;
     (void)n_ids;
     mtp_row_keep(dm, r, false);
-    runner_close(dm->runner, r->seq);
-    mem_free(MEM_CAT_REQUEST, r->ids);
-    guess_release(&r->guess);
+    guess_close(&r->guess, dm->runner);
     *r = (struct mtp_row){ 0 };
 }
 
@@ -120,7 +105,7 @@ static void mtp_row_note(struct mtp_row *r, const int32_t *ids, int32_t n_ids)
 {
     if (n_ids <= r->n_ids)
         return;
-    memcpy(r->ids + r->n_ids, ids + r->n_ids, (size_t)(n_ids - r->n_ids) * sizeof(*ids));
+    memcpy(r->guess.ids + r->n_ids, ids + r->n_ids, (size_t)(n_ids - r->n_ids) * sizeof(*ids));
     r->n_ids = n_ids;
 }
 
@@ -139,8 +124,8 @@ static bool mtp_step(struct draft_mtp *dm, int32_t n)
 static struct runner_item mtp_item(const struct draft_mtp *dm, const struct mtp_row *r, int32_t n,
                                    bool has_out)
 {
-    return (struct runner_item){ .seq = r->seq,
-                                 .ids = r->ids + r->n_read + 1,
+    return (struct runner_item){ .seq = r->guess.seq,
+                                 .ids = r->guess.ids + r->n_read + 1,
                                  .n = n,
                                  .n_out = has_out,
                                  .inputs = mtp_pending(dm, r, 0, n) };
@@ -161,7 +146,7 @@ static void mtp_row_has_read(struct draft_mtp *dm, struct mtp_row *r, int32_t n)
 /* The first n of those that wait are read. */
 static void mtp_read(struct draft_mtp *dm, struct mtp_row *r, int32_t n)
 {
-    if (runner_reserve(dm->runner, r->seq, r->n_read + n - r->first, NULL) != ERR_OK) {
+    if (runner_reserve(dm->runner, r->guess.seq, r->n_read + n - r->first, NULL) != ERR_OK) {
         mtp_row_lose(dm, r);
         return;
     }
@@ -176,19 +161,19 @@ static void mtp_read(struct draft_mtp *dm, struct mtp_row *r, int32_t n)
 static void mtp_row_begin(struct draft_mtp *dm, struct mtp_row *r, int32_t pos)
 {
     if (r->first >= 0)
-        runner_rewind(dm->runner, r->seq);
+        runner_rewind(dm->runner, r->guess.seq);
     else
         for (int i = 0; i < 4;
              i++) /* the first id is no key of a pair, but they all depend on it */
-            r->salt[i] ^= (uint8_t)(r->ids[0] >> 8 * i);
+            r->guess.salt[i] ^= (uint8_t)(r->guess.ids[0] >> 8 * i);
     r->first = r->n_read = pos;
     r->n_pending = 0;
     if (pos == 0)
         return;
-    if (runner_reuse(dm->runner, r->seq, r->salt, r->ids + 1, pos) == pos)
+    if (runner_reuse(dm->runner, r->guess.seq, r->guess.salt, r->guess.ids + 1, pos) == pos)
         r->first = 0;
     else
-        runner_rewind(dm->runner, r->seq);
+        runner_rewind(dm->runner, r->guess.seq);
 }
 
 static void mtp_see_one(struct draft_mtp *dm, const struct draft_seen *seen)
@@ -229,7 +214,7 @@ static bool mtp_row_is_ready(struct draft_mtp *dm, struct mtp_row *r, const stru
     if (r->is_lost || r->n_pending == 0 || r->n_read + r->n_pending != a->n_ids - 1)
         return false;
     int32_t n = a->n_ids - 1 - r->first + a->n_max;
-    return n <= dm->runner->n_ctx && runner_reserve(dm->runner, r->seq, n, NULL) == ERR_OK;
+    return n <= dm->runner->n_ctx && runner_reserve(dm->runner, r->guess.seq, n, NULL) == ERR_OK;
 }
 
 /* Items for the rows that can be guessed for, with what of theirs waits. Returns how many. */
@@ -278,17 +263,18 @@ static int32_t mtp_guess(struct draft_mtp *dm, int32_t n)
         if (a->n == 0)
             mtp_row_has_read(dm, r, r->n_pending);
         struct guess_source from = {
-            .logits = it->logits, .ids = r->ids, .n = a->n_ids + n_guessed, .confidence = -1
+            .logits = it->logits, .ids = r->guess.ids, .n = a->n_ids + n_guessed, .confidence = -1
         };
         bool goes_on = guess_take(&r->guess, &dm->sampler, &dm->rules, &from, a);
-        int32_t *id = r->ids + a->n_ids + n_guessed; /* where the row's next ones will be noted */
+        int32_t *id =
+            r->guess.ids + a->n_ids + n_guessed; /* where the row's next ones will be noted */
         if (a->n > n_guessed)
             *id = a->ids_out[n_guessed];
         if (!goes_on)
             continue;
         dm->asked[n_next] = a;
         dm->items[n_next++] =
-            (struct runner_item){ .seq = r->seq,
+            (struct runner_item){ .seq = r->guess.seq,
                                   .ids = id,
                                   .n = 1,
                                   .n_out = 1,
@@ -306,8 +292,9 @@ static void draft_mtp_draft(struct drafter *d, struct draft_ask *asks, int32_t n
         n_items = mtp_guess(dm, n_items);
     for (int32_t i = 0; i < n; i++) {
         struct mtp_row *r = &dm->rows[asks[i].row];
-        if (!r->is_lost && r->first >= 0 && dm->runner->seqs[r->seq].len > r->n_read - r->first)
-            runner_truncate(dm->runner, r->seq, r->n_read - r->first);
+        if (!r->is_lost && r->first >= 0 &&
+            dm->runner->seqs[r->guess.seq].len > r->n_read - r->first)
+            runner_truncate(dm->runner, r->guess.seq, r->n_read - r->first);
     }
 }
 
@@ -331,10 +318,8 @@ static void draft_mtp_free(struct drafter *d)
 {
     struct draft_mtp *dm = draft_mtp_of(d);
     struct backend *be = dm->runner ? dm->runner->model->be : NULL;
-    for (int32_t i = 0; dm->rows && i < dm->max_rows; i++) {
-        mem_free(MEM_CAT_REQUEST, dm->rows[i].ids);
+    for (int32_t i = 0; dm->rows && i < dm->max_rows; i++)
         guess_release(&dm->rows[i].guess);
-    }
     if (dm->pending)
         be->ops->free(be, MEM_CAT_SCRATCH, dm->pending, dm->pending_bytes);
     runner_free(dm->runner);

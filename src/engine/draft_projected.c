@@ -23,13 +23,10 @@
 
 struct projected_row {
     bool is_open;
-    int32_t seq;
     int32_t shift;     /* tokens of the text that the cache lacks, all before ... */
     int32_t segment;   /* ... this position, from which on it has every one */
     int32_t n_waiting; /* states behind the cache's end */
-    int32_t *text;     /* [ids_max + DRAFT_MAX] ids and guesses, for what sampling looks back at */
-    int32_t n_text;
-    uint8_t salt[ENGINE_SALT_BYTES];
+    int32_t n_text;    /* in guess.ids, guesses included */
     struct guess guess;
     const float *logits, *hidden; /* [V] [D] of its first row that guesses */
 };
@@ -61,16 +58,9 @@ static struct draft_projected *draft_projected_of(struct drafter *d)
 
 /* --- rows --- */
 
-static void projected_row_release(struct projected_row *r)
-{
-    mem_free(MEM_CAT_REQUEST, r->text);
-    guess_release(&r->guess);
-    *r = (struct projected_row){ 0 };
-}
-
 static int32_t projected_row_len(const struct draft_projected *dp, const struct projected_row *r)
 {
-    return dp->runner->seqs[r->seq].len;
+    return dp->runner->seqs[r->guess.seq].len;
 }
 
 /* The position behind its context. */
@@ -95,20 +85,13 @@ static enum err_code draft_projected_open(struct drafter *d, row_id row,
     struct projected_row *r = &dp->rows[row];
     BUG_ON(r->is_open);
     *r = (struct projected_row){ 0 };
-    r->text = mem_try_array(MEM_CAT_REQUEST, (size_t)ids_max + DRAFT_MAX, sizeof(*r->text));
-    enum err_code code = guess_init(&r->guess, &req->sample, (int32_t)dp->model->n_vocab, err);
-    if (!code && !r->text)
-        code = err_set(err, ERR_NOMEM, "drafter: no memory for %d ids", ids_max);
-    if (!code)
-        code = runner_open(dp->runner, &r->seq, err);
-    if (code) {
-        projected_row_release(r);
+    enum err_code code =
+        guess_open(&r->guess, dp->runner, req, ids_max, (int32_t)dp->model->n_vocab, err);
+    if (code)
         return code;
-    }
     r->is_open = true;
-    memcpy(r->salt, req->cache_salt, sizeof(r->salt));
     if (req->n_prompt > 1)
-        (void)runner_reuse(dp->runner, r->seq, r->salt, req->prompt, req->n_prompt - 1);
+        (void)runner_reuse(dp->runner, r->guess.seq, r->guess.salt, req->prompt, req->n_prompt - 1);
     return ERR_OK;
 }
 
@@ -118,7 +101,7 @@ static void projected_row_keep(struct draft_projected *dp, const struct projecte
 {
     int32_t n = projected_row_len(dp, r);
     if (r->shift == 0 && n > 0 && n <= n_ids)
-        runner_keep(dp->runner, r->seq, r->salt, ids, n, goes_on);
+        runner_keep(dp->runner, r->guess.seq, r->guess.salt, ids, n, goes_on);
 }
 
 /* --- context --- */
@@ -135,7 +118,7 @@ static void projected_take(struct draft_projected *dp)
 /* Its context begins anew at the position. */
 static void projected_row_restart(struct draft_projected *dp, struct projected_row *r, int32_t pos)
 {
-    runner_rewind(dp->runner, r->seq);
+    runner_rewind(dp->runner, r->guess.seq);
     r->shift = r->segment = pos;
     r->n_waiting = 0;
 }
@@ -144,14 +127,14 @@ static void projected_row_restart(struct draft_projected *dp, struct projected_r
 static bool projected_put(struct draft_projected *dp, struct projected_row *r, struct tensor states)
 {
     int32_t n = (int32_t)states.rows, len = projected_row_len(dp, r);
-    if (runner_reserve(dp->runner, r->seq, len + n, NULL) != ERR_OK) {
+    if (runner_reserve(dp->runner, r->guess.seq, len + n, NULL) != ERR_OK) {
         projected_row_restart(dp, r, r->shift + len + n);
         return false;
     }
     for (int32_t at = 0; at < n;) {
         int32_t piece = n - at < SEE_ROWS - dp->n_rows ? n - at : SEE_ROWS - dp->n_rows;
         dp->items[dp->n_items++] = (struct runner_item){
-            .seq = r->seq,
+            .seq = r->guess.seq,
             .n = piece,
             .shift = r->shift,
             .inputs = tensor_rows(states, at, piece),
@@ -219,8 +202,8 @@ static void draft_projected_close(struct drafter *d, row_id row, const int32_t *
     projected_put_waiting(dp, row);
     projected_take(dp);
     projected_row_keep(dp, r, ids, n_ids, false);
-    runner_close(dp->runner, r->seq);
-    projected_row_release(r);
+    guess_close(&r->guess, dp->runner);
+    *r = (struct projected_row){ 0 };
 }
 
 /* --- guesses --- */
@@ -231,13 +214,13 @@ static bool projected_row_sync(struct draft_projected *dp, struct projected_row 
 {
     int32_t last = a->n_ids - 1, end = projected_row_end(dp, r);
     if (end > last && last >= r->segment && last > r->shift &&
-        runner_can_truncate(dp->runner, r->seq, last - r->shift)) {
-        runner_truncate(dp->runner, r->seq, last - r->shift);
+        runner_can_truncate(dp->runner, r->guess.seq, last - r->shift)) {
+        runner_truncate(dp->runner, r->guess.seq, last - r->shift);
         end = last;
     }
     if (end != last || projected_row_len(dp, r) == 0)
         return false;
-    memcpy(r->text, a->ids, (size_t)a->n_ids * sizeof(*r->text));
+    memcpy(r->guess.ids, a->ids, (size_t)a->n_ids * sizeof(*r->guess.ids));
     r->n_text = a->n_ids;
     r->guess.reach = 1;
     return true;
@@ -266,14 +249,14 @@ static bool projected_add_block(struct draft_projected *dp, struct draft_ask *a,
     if (n_out + outs > dp->runner->max_out || dp->n_rows + rows > dp->runner->max_rows)
         return false;
     if (!projected_row_sync(dp, r, a) ||
-        runner_reserve(dp->runner, r->seq, projected_row_len(dp, r) + rows, NULL) != ERR_OK)
+        runner_reserve(dp->runner, r->guess.seq, projected_row_len(dp, r) + rows, NULL) != ERR_OK)
         return true; /* no guesses, but the next ask may have room */
     int32_t *ids = dp->blocks + (int64_t)dp->n_items * p->block;
     for (int32_t i = 1; i < rows; i++)
         ids[i] = p->mask_id;
     ids[0] = a->ids[a->n_ids - 1];
     dp->asked[dp->n_items] = a;
-    dp->items[dp->n_items++] = (struct runner_item){ .seq = r->seq,
+    dp->items[dp->n_items++] = (struct runner_item){ .seq = r->guess.seq,
                                                      .ids = ids,
                                                      .n = rows,
                                                      .n_out = outs,
@@ -290,12 +273,12 @@ static bool projected_pick(struct draft_projected *dp, struct draft_ask *a,
 {
     struct projected_row *r = &dp->rows[a->row];
     struct guess_source from = {
-        .logits = g->logits, .ids = r->text, .n = r->n_text, .confidence = g->confidence
+        .logits = g->logits, .ids = r->guess.ids, .n = r->n_text, .confidence = g->confidence
     };
     int32_t n = a->n;
     bool goes_on = guess_take(&r->guess, &dp->sampler, &dp->rules, &from, a);
     if (a->n > n)
-        r->text[r->n_text++] = a->ids_out[n];
+        r->guess.ids[r->n_text++] = a->ids_out[n];
     return goes_on && a->n < projected_room(dp, a);
 }
 
@@ -320,7 +303,7 @@ static void projected_guess_all(struct draft_projected *dp)
             const struct projected_row *r = &dp->rows[a->row];
             dp->guesses[i] = (struct projected_guess){
                 .slot = a->row,
-                .prev = r->text[r->n_text - 1],
+                .prev = r->guess.ids[r->n_text - 1],
                 .hidden = r->hidden + a->n * dp->model->width,
                 .logits = (float *)(uintptr_t)r->logits + a->n * dp->model->n_vocab,
             };
@@ -397,7 +380,7 @@ static void draft_projected_free(struct drafter *d)
 {
     struct draft_projected *dp = draft_projected_of(d);
     for (int32_t i = 0; dp->rows && i < dp->max_rows; i++)
-        projected_row_release(&dp->rows[i]);
+        guess_release(&dp->rows[i].guess);
     runner_free(dp->runner);
     sampler_release(&dp->sampler);
     projected_walk_release(&dp->walk);
