@@ -87,6 +87,29 @@ struct exact_request {
     float hidden[EXACT_EMBD_MAX];                 /* where engine.hidden points */
 };
 
+/* --- requests.c --- */
+
+struct exact_model {
+    const char *name; /* file in tests/golden/tiny, or in the model cache */
+    bool is_real;
+    bool is_quick;
+    bool has_caches; /* runs the other cache types too */
+    int32_t n_prompt, n_new;
+    bool is_family; /* file in tests/golden/families */
+    bool has_head;  /* file in tests/golden/mtp: columns of its head and a few others */
+};
+
+void request_init(struct exact_request *r, const char *name, const struct exact_model *m,
+                  int32_t n_vocab, int32_t shift);
+/* Of every kind into r [EXACT_REQUESTS_MAX]. Returns how many. */
+int requests_init(struct exact_request *r, const struct exact_model *m, const struct lab *lab);
+/* Texts of a model that makes embeddings alone. Returns how many. */
+int requests_embed(struct exact_request *r, const struct exact_model *m, int32_t n_vocab);
+/* Compute the greedy answer, which requests' stop strings and expectations are made of; lab->expected from it. Errors: the engine's. */
+enum err_code answer_compute(struct lab *lab, const struct exact_request *req,
+                             struct err *err) MUST_CHECK;
+enum err_code answer_expect(struct lab *lab, struct err *err) MUST_CHECK;
+
 /* What DRAFTS_RIGHT and its like know: the answer to a request, by its prompt's address (borrowed). */
 #define EXACT_ANSWER_MAX 128
 void exact_truth_set(int i, const int32_t *prompt, const int32_t *ids, int32_t n);

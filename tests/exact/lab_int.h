@@ -1,4 +1,4 @@
-/* lab_int.h - what the harness's schedules share. lab.c: labs, records, schedules. disk.c: those that have a disk. */
+/* lab_int.h - what the harness's schedules share. lab.c: labs. schedules.c: records and schedules. disk.c: those that have a disk. */
 #ifndef PLUMB_TESTS_EXACT_LAB_INT_H
 #define PLUMB_TESTS_EXACT_LAB_INT_H
 
