@@ -506,6 +506,11 @@ int main(int argc, char **argv)
             has_families = true;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             is_gpu = strcmp(argv[++i], "cuda") == 0;
+        else if (argv[i][0] == '-') {
+            fprintf(stderr, "usage: exact [--quick] [--families] [--write-digests] [--device cuda] "
+                            "[MODEL...]\n");
+            return 2;
+        }
     }
     struct cuda_device gpu;
     struct err err;

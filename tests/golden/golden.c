@@ -174,6 +174,10 @@ int main(int argc, char **argv)
     int first = 1 + is_quick;
     bool has_families = argc > first && strcmp(argv[first], "--families") == 0;
     first += has_families;
+    if (argc > first && argv[first][0] == '-') {
+        fprintf(stderr, "usage: golden [--quick] [--families] [NAME...]\n");
+        return 2;
+    }
     log_set_level(LOG_LEVEL_WARN);
     families_run(argv + first, argc - first, &n_passed, &n_failed);
     if (!has_families)
