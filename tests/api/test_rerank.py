@@ -21,7 +21,7 @@ def server():
 @pytest.fixture(scope="module")
 def real():
     fetched_model("smollm2")
-    with Server([PLUMB, "serve", "--model", "smollm2"]) as s:
+    with Server([PLUMB, "serve", "--model", "smollm2", "--port", "0"]) as s:
         yield s
 
 
