@@ -239,6 +239,19 @@ static void sched_wake_up(void *arg)
         s->is_woken = false; /* full: there are turns anyway */
 }
 
+/* After a failure others read statistics of the engine, and a request may be on its way that was let in before, until sched_stop says that
+ * nobody is there any more. */
+static void sched_wait_stop(struct sched *s)
+{
+    struct sched_mail m;
+    while (queue_pop(&s->mail, &m) == ERR_OK) {
+        if (m.kind != SCHED_MAIL_NEW)
+            continue;
+        sched_handle_mail(s, &m);
+        sched_end_all(s);
+    }
+}
+
 static void *sched_thread(void *arg)
 {
     struct sched *s = arg;
@@ -279,6 +292,7 @@ static void *sched_thread(void *arg)
         ev = (struct sched_event){ .kind = SCHED_EVENT_FAILED, .err = s->failure };
         sched_publish(s, &ev);
         sched_wake(s);
+        sched_wait_stop(s);
     }
     if (s->engine->ops->set_wake)
         s->engine->ops->set_wake(s->engine, NULL, NULL);
