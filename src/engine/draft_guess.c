@@ -3,6 +3,20 @@
 
 #include <string.h>
 
+void guess_rules_init(struct guess_rules *r, int32_t n_vocab, const int32_t *end_ids, int32_t n_end)
+{
+    *r = (struct guess_rules){ .n_vocab = n_vocab, .n_end = n_end };
+    r->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)n_end * sizeof(*r->end_ids));
+    for (int32_t i = 0; i < n_end; i++)
+        r->end_ids[i] = end_ids[i];
+}
+
+void guess_rules_release(struct guess_rules *r)
+{
+    mem_free(MEM_CAT_BASE, r->end_ids);
+    *r = (struct guess_rules){ 0 };
+}
+
 static enum err_code guess_copy(struct guess *g, const struct sample_params *p, int32_t n_vocab)
 {
     int32_t n = 0;

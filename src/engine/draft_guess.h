@@ -9,10 +9,15 @@
 
 /* What guesses of a drafter may be. */
 struct guess_rules {
-    int32_t n_vocab;        /* ids from there on are never guessed */
-    const int32_t *end_ids; /* [n_end] nothing is guessed behind them */
+    int32_t n_vocab;  /* ids from there on are never guessed */
+    int32_t *end_ids; /* [n_end] nothing is guessed behind them */
     int32_t n_end;
 };
+
+/* end_ids [n_end] are copied. */
+void guess_rules_init(struct guess_rules *r, int32_t n_vocab, const int32_t *end_ids,
+                      int32_t n_end);
+void guess_rules_release(struct guess_rules *r);
 
 /* One row: its text and its sequence in the drafter's own cache. */
 struct guess {

@@ -30,7 +30,6 @@ struct draft_model {
     struct runner_item *items; /* [max_rows] */
     struct draft_ask **asked;  /* [max_rows] the ask of each item */
     struct guess_rules rules;
-    int32_t *end_ids; /* what rules.end_ids points to */
     int32_t max_rows;
     struct step_cost cost; /* of a guess for so many rows */
     double read_us;        /* of an id of a long text; 0 = not known */
@@ -232,7 +231,7 @@ static void draft_model_free(struct drafter *d)
     mem_free(MEM_CAT_BASE, dm->rows);
     mem_free(MEM_CAT_BASE, dm->items);
     mem_free(MEM_CAT_BASE, dm->asked);
-    mem_free(MEM_CAT_BASE, dm->end_ids);
+    guess_rules_release(&dm->rules);
     mem_free(MEM_CAT_BASE, dm);
 }
 
@@ -269,10 +268,7 @@ enum err_code draft_model_new(const struct draft_model_options *o, struct drafte
     dm->rows = mem_alloc(MEM_CAT_BASE, (size_t)o->max_rows * sizeof(*dm->rows));
     dm->items = mem_alloc(MEM_CAT_BASE, (size_t)o->max_rows * sizeof(*dm->items));
     dm->asked = mem_alloc(MEM_CAT_BASE, (size_t)o->max_rows * sizeof(*dm->asked));
-    dm->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)o->n_end * sizeof(*dm->end_ids));
-    dm->rules = (struct guess_rules){ o->n_vocab, dm->end_ids, o->n_end };
-    for (int32_t i = 0; i < o->n_end; i++)
-        dm->end_ids[i] = o->end_ids[i];
+    guess_rules_init(&dm->rules, o->n_vocab, o->end_ids, o->n_end);
     int32_t max_rows = o->max_rows > READ_ROWS ? o->max_rows : READ_ROWS;
     struct runner_options ro = { .model = o->model,
                                  .n_ctx = n_ctx,

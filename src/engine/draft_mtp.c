@@ -38,7 +38,6 @@ struct draft_mtp {
     struct mtp_row *rows;      /* [max_rows] */
     struct runner_item *items; /* [max_rows] */
     struct draft_ask **asked;  /* [max_rows] the ask of each item */
-    int32_t *end_ids;          /* what rules.end_ids points to */
     int32_t max_rows;
     struct model_taps taps;
     const struct model *model; /* whose head it is */
@@ -327,7 +326,7 @@ static void draft_mtp_free(struct drafter *d)
     mem_free(MEM_CAT_BASE, dm->rows);
     mem_free(MEM_CAT_BASE, dm->items);
     mem_free(MEM_CAT_BASE, dm->asked);
-    mem_free(MEM_CAT_BASE, dm->end_ids);
+    guess_rules_release(&dm->rules);
     mem_free(MEM_CAT_BASE, dm);
 }
 
@@ -399,10 +398,7 @@ enum err_code draft_mtp_new(const struct draft_mtp_options *o, struct drafter **
     dm->rows = mem_alloc(MEM_CAT_BASE, max_rows * sizeof(*dm->rows));
     dm->items = mem_alloc(MEM_CAT_BASE, max_rows * sizeof(*dm->items));
     dm->asked = mem_alloc(MEM_CAT_BASE, max_rows * sizeof(*dm->asked));
-    dm->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)o->n_end * sizeof(*dm->end_ids));
-    for (int32_t i = 0; i < o->n_end; i++)
-        dm->end_ids[i] = o->end_ids[i];
-    dm->rules = (struct guess_rules){ (int32_t)o->model->n_vocab, dm->end_ids, o->n_end };
+    guess_rules_init(&dm->rules, (int32_t)o->model->n_vocab, o->end_ids, o->n_end);
     struct runner_options ro = { .model = o->model->nextn,
                                  .n_ctx = o->n_ctx,
                                  .kv_bytes = o->kv_bytes,

@@ -46,7 +46,6 @@ struct draft_projected {
     float *waiting;                  /* [max_rows][WAITING][taps.n * D] backend memory */
     size_t waiting_bytes;
     struct guess_rules rules;
-    int32_t *end_ids; /* what rules.end_ids points to */
     int32_t max_rows, n_items, n_rows;
     struct step_cost cost; /* of blocks for so many rows */
 };
@@ -391,7 +390,7 @@ static void draft_projected_free(struct drafter *d)
     mem_free(MEM_CAT_BASE, dp->asked);
     mem_free(MEM_CAT_BASE, dp->guesses);
     mem_free(MEM_CAT_BASE, dp->blocks);
-    mem_free(MEM_CAT_BASE, dp->end_ids);
+    guess_rules_release(&dp->rules);
     mem_free(MEM_CAT_BASE, dp);
 }
 
@@ -415,10 +414,7 @@ static void draft_projected_alloc(struct draft_projected *dp, const struct draft
     dp->guesses = mem_alloc(MEM_CAT_BASE, rows * sizeof(*dp->guesses));
     dp->blocks =
         mem_alloc(MEM_CAT_BASE, rows * (size_t)o->model->projected.block * sizeof(*dp->blocks));
-    dp->end_ids = mem_alloc(MEM_CAT_BASE, (size_t)o->n_end * sizeof(*dp->end_ids));
-    for (int32_t i = 0; i < o->n_end; i++)
-        dp->end_ids[i] = o->end_ids[i];
-    dp->rules = (struct guess_rules){ (int32_t)o->model->n_vocab, dp->end_ids, o->n_end };
+    guess_rules_init(&dp->rules, (int32_t)o->model->n_vocab, o->end_ids, o->n_end);
     dp->max_rows = o->max_rows;
 }
 

@@ -7,41 +7,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct use use;
 
-static void walk(struct grammar *g, uint64_t seed)
-{
-    struct grammar_state *s, *other;
-    char text[USE_TEXT];
-    size_t n;
-    BUG_ON(grammar_state_new(g, &s, NULL) != ERR_OK ||
-           grammar_state_new(g, &other, NULL) != ERR_OK);
-    use.random = seed;
-    for (int i = 0; i < 4; i++) {
-        if (!use_walk(&use, s, other, text, &n))
-            continue;
-        grammar_state_reset(s); /* and the same text in one step */
-        BUG_ON(!grammar_step(s, text, n) || !grammar_is_complete(s));
-    }
-    grammar_state_free(s);
-    grammar_state_free(other);
-}
-
 /* A text in JSON is JSON of an object with that one string. */
-static void check_json(struct grammar *g)
+static void check_json(struct grammar_state *s, const char *text, size_t n)
 {
-    struct grammar_state *s, *other;
-    char text[USE_TEXT];
-    size_t n;
-    BUG_ON(grammar_state_new(g, &s, NULL) != ERR_OK ||
-           grammar_state_new(g, &other, NULL) != ERR_OK);
-    for (int i = 0; i < 4; i++) {
-        struct json_doc doc = { 0 };
-        if (use_walk(&use, s, other, text, &n))
-            BUG_ON(json_parse(&doc, text, n, 1 << 20, NULL) != ERR_OK || doc.root.n != 1 ||
-                   !json_is(json_get(&doc.root, "input"), JSON_TYPE_STRING));
-        json_doc_release(&doc);
-    }
-    grammar_state_free(s);
-    grammar_state_free(other);
+    struct json_doc doc = { 0 };
+    (void)s;
+    BUG_ON(json_parse(&doc, text, n, 1 << 20, NULL) != ERR_OK || doc.root.n != 1 ||
+           !json_is(json_get(&doc.root, "input"), JSON_TYPE_STRING));
+    json_doc_release(&doc);
 }
 
 static void as_argument(const char *text, size_t n, const char *how, bool is_json)
@@ -57,10 +30,9 @@ static void as_argument(const char *text, size_t n, const char *how, bool is_jso
                how);
     struct grammar_source s = { .kind = GRAMMAR_KIND_CALLS, .text = source.data, .n = source.len };
     if (grammar_compile(&s, use.vocab, &g, NULL, NULL) == ERR_OK) {
-        if (is_json)
-            check_json(g);
-        else
-            walk(g, n);
+        if (!is_json)
+            use.random = n;
+        use_texts(&use, g, 4, is_json ? check_json : use_whole);
         grammar_unref(g);
     }
     buf_release(&source);
@@ -78,7 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         BUG_ON(err.text[0] == '\0');
         return 0;
     }
-    walk(g, size);
+    use.random = size;
+    use_texts(&use, g, 4, use_whole);
     grammar_unref(g);
     as_argument((const char *)data, size, "", true);
     as_argument((const char *)data, size, ", \"spelling\": \"python\"", false);

@@ -100,4 +100,27 @@ static bool use_walk(struct use *u, struct grammar_state *s, struct grammar_stat
     return false;
 }
 
+/* So many random walks; `check` is told each complete text, with the state at its end. */
+static inline void use_texts(struct use *u, struct grammar *g, int n_walks,
+                             void (*check)(struct grammar_state *s, const char *text, size_t n))
+{
+    struct grammar_state *s, *other;
+    char text[USE_TEXT];
+    size_t n;
+    BUG_ON(grammar_state_new(g, &s, NULL) != ERR_OK ||
+           grammar_state_new(g, &other, NULL) != ERR_OK);
+    for (int i = 0; i < n_walks; i++)
+        if (use_walk(u, s, other, text, &n))
+            check(s, text, n);
+    grammar_state_free(s);
+    grammar_state_free(other);
+}
+
+/* A check: the same text in one step. */
+static inline void use_whole(struct grammar_state *s, const char *text, size_t n)
+{
+    grammar_state_reset(s);
+    BUG_ON(!grammar_step(s, text, n) || !grammar_is_complete(s));
+}
+
 #endif

@@ -9,7 +9,6 @@
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,25 +32,6 @@ struct family_lab {
     struct buf bits; /* all logits */
 };
 
-static double number(const struct json *v)
-{
-    return strtod(v->text, NULL);
-}
-
-/* Largest difference of x [n] from the numbers of a golden row, relative to the largest of these. */
-static double row_error(const struct json *row, const float *x, int64_t n)
-{
-    double most = 0, diff = 0;
-    if (row->n != (size_t)n)
-        return INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        double v = number(&row->items[i]), d = fabs(v - (double)x[i]);
-        most = fmax(most, fabs(v));
-        diff = d > diff || isnan(d) ? d : diff;
-    }
-    return isnan(diff) ? INFINITY : diff / most;
-}
-
 static void tap(void *ctx, int layer_i, struct tensor x)
 {
     struct family_lab *lab = ctx;
@@ -61,11 +41,12 @@ static void tap(void *ctx, int layer_i, struct tensor x)
         return;
     lab->n_taps++;
     for (size_t i = 0; i < rows->n; i++) {
-        int64_t row = (int64_t)number(&rows->items[i]);
+        int64_t row = (int64_t)golden_number(&rows->items[i]);
         if (row >= x.rows) /* the last layer of a model whose first row is all that counts */
             continue;
         const float *at = x.data + row * x.stride;
-        lab->layers = fmax(lab->layers, row_error(&layers->items[layer_i].items[i], at, x.cols));
+        lab->layers =
+            fmax(lab->layers, golden_row_error(&layers->items[layer_i].items[i], at, x.cols));
     }
 }
 
@@ -98,7 +79,7 @@ static enum err_code lab_open(struct family_lab *lab, const char *path, struct e
 static int read_ids(const struct json *array, int32_t *ids, int n)
 {
     for (size_t i = 0; i < array->n && n < ROWS_MAX; i++)
-        ids[n++] = (int32_t)number(&array->items[i]);
+        ids[n++] = (int32_t)golden_number(&array->items[i]);
     return n;
 }
 
@@ -121,9 +102,9 @@ static void lab_compare(struct family_lab *lab, const float *logits, const int32
     const struct json *root = &lab->doc.root, *rows = json_get(root, "rows");
     int64_t n_vocab = lab->on.model->n_vocab;
     for (size_t i = 0; i < rows->n; i++) {
-        const float *at = logits + (int64_t)number(&rows->items[i]) * n_vocab;
+        const float *at = logits + (int64_t)golden_number(&rows->items[i]) * n_vocab;
         lab->logits =
-            fmax(lab->logits, row_error(&json_get(root, "logits")->items[i], at, n_vocab));
+            fmax(lab->logits, golden_row_error(&json_get(root, "logits")->items[i], at, n_vocab));
     }
     lab->n_greedy = n - n_prompt;
     lab->n_equal = 0;
@@ -171,7 +152,7 @@ static enum err_code lab_embed(struct family_lab *lab, struct err *err)
         code = runner_step(lab->on.runner, &item, 1, err);
     if (code)
         return code;
-    lab->logits = row_error(want, item.hidden + (n_out - 1) * n_embd, n_embd);
+    lab->logits = golden_row_error(want, item.hidden + (n_out - 1) * n_embd, n_embd);
     buf_reset(&lab->bits);
     buf_add(&lab->bits, (const char *)item.hidden, (size_t)n_out * (size_t)n_embd * sizeof(float));
     return item.has_failed ? err_set(err, ERR_INVALID, "a number is not finite") : ERR_OK;

@@ -4,6 +4,7 @@
 
 #include "engine/runner.h"
 #include "weights/weights.h"
+#include "json/json.h"
 
 struct golden_lab {
     struct backend *be;
@@ -17,5 +18,11 @@ struct golden_lab {
 enum err_code golden_lab_open(struct golden_lab *lab, const char *path,
                               const struct runner_options *sizes, struct err *err) MUST_CHECK;
 void golden_lab_close(struct golden_lab *lab); /* fine on a zeroed lab; twice too */
+
+/* A number of a golden. */
+double golden_number(const struct json *v);
+/* Largest difference of x [n] from the numbers of a golden's row, relative to the largest of these; INFINITY: there are not n, or one of the
+ * differences is no number. */
+double golden_row_error(const struct json *row, const float *x, int64_t n);
 
 #endif

@@ -1,5 +1,6 @@
 /* mtp.c - heads that guess, alone: fed with the reference's states, and with our own model's. */
 #include "mtp.h"
+#include "lab.h"
 
 #include "base/file.h"
 #include "engine/runner.h"
@@ -11,7 +12,6 @@
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define FOLDER    "tests/golden/mtp/"
@@ -40,11 +40,6 @@ struct mtp_score {
     struct buf bits;               /* the head's logits */
 };
 
-static double number(const struct json *v)
-{
-    return strtod(v->text, NULL);
-}
-
 static enum err_code golden_read(struct mtp_golden *g, const char *name, struct err *err)
 {
     char path[256];
@@ -63,9 +58,9 @@ static enum err_code golden_read(struct mtp_golden *g, const char *name, struct 
     g->width = (int64_t)states->items[0].n;
     g->states = mem_alloc(MEM_CAT_BASE, prompt->n * (size_t)g->width * sizeof(float));
     for (int i = 0; i < g->n_ids; i++) {
-        g->ids[i] = (int32_t)number(&prompt->items[i]);
+        g->ids[i] = (int32_t)golden_number(&prompt->items[i]);
         for (int64_t k = 0; k < g->width; k++)
-            g->states[i * g->width + k] = (float)number(&states->items[i].items[k]);
+            g->states[i * g->width + k] = (float)golden_number(&states->items[i].items[k]);
     }
     return ERR_OK;
 }
@@ -139,7 +134,7 @@ static enum err_code head_guess(struct mtp_lab *lab, const struct mtp_golden *g,
     enum err_code code = head_read(lab, &it, g->ids, states, row + 1, 1, err);
     for (size_t i = 0; i < want->n && !code; i++) {
         id = sample_argmax(it.logits, n_vocab);
-        *n_equal += id == (int32_t)number(&want->items[i]);
+        *n_equal += id == (int32_t)golden_number(&want->items[i]);
         it = (struct runner_item){
             .seq = it.seq, .ids = &id, .n = 1, .n_out = 1, .inputs = rows_of(lab, it.made, 1)
         };
@@ -147,17 +142,6 @@ static enum err_code head_guess(struct mtp_lab *lab, const struct mtp_golden *g,
     }
     runner_close(lab->head, it.seq);
     return code;
-}
-
-static double row_error(const struct json *row, const float *x, int64_t n)
-{
-    double most = 0, diff = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double v = number(&row->items[i]), d = fabs(v - (double)x[i]);
-        most = fmax(most, fabs(v));
-        diff = d > diff || isnan(d) ? d : diff;
-    }
-    return row->n != (size_t)n || isnan(diff) ? INFINITY : diff / most;
 }
 
 static enum err_code head_score(struct mtp_lab *lab, const struct mtp_golden *g,
@@ -171,9 +155,11 @@ static enum err_code head_score(struct mtp_lab *lab, const struct mtp_golden *g,
     if (code)
         return code;
     for (size_t i = 0; i < rows->n; i++)
-        s->logits = fmax(
-            s->logits, row_error(&logits->items[i],
-                                 it.logits + (int64_t)number(&rows->items[i]) * n_vocab, n_vocab));
+        s->logits =
+            fmax(s->logits,
+                 golden_row_error(&logits->items[i],
+                                  it.logits + (int64_t)golden_number(&rows->items[i]) * n_vocab,
+                                  n_vocab));
     buf_add(&s->bits, (const char *)it.logits,
             (size_t)(g->n_ids - 1) * (size_t)n_vocab * sizeof(float));
     runner_close(lab->head, it.seq);
@@ -183,7 +169,7 @@ static enum err_code head_score(struct mtp_lab *lab, const struct mtp_golden *g,
     if (!code)
         code = runner_step(lab->runner, &own, 1, err);
     for (size_t i = 0; i < rows->n && !code; i++) {
-        int row = (int)number(&rows->items[i]);
+        int row = (int)golden_number(&rows->items[i]);
         s->n_guesses += (int)guesses->items[i].n;
         code = head_guess(lab, g, g->states, row, &guesses->items[i], &s->n_equal, err);
         if (!code)

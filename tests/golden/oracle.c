@@ -1,12 +1,12 @@
 /* oracle.c - our choices against those of unrounded activations. */
 #include "oracle.h"
+#include "lab.h"
 
 #include "base/file.h"
 #include "engine/sample.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Where our choice is not the oracle's though its two best are NEAR or more apart: 8 bits for an activation cost us these. The
@@ -52,11 +52,6 @@ void oracle_release(struct oracle *o)
     json_doc_release(&o->doc);
 }
 
-static double number(const struct json *v)
-{
-    return strtod(v->text, NULL);
-}
-
 static double log_sum_exp(const float *logits, int32_t n)
 {
     double max = logits[sample_argmax(logits, n)], sum = 0;
@@ -71,8 +66,8 @@ static double binned_kl(const struct json *ids, const struct json *oracle_logits
 {
     double lse = log_sum_exp(logits, n_vocab), kl = 0, rest = 1, our_rest = 1;
     for (size_t i = 0; i < ids->n; i++) {
-        double logp = number(&oracle_logits->items[i]) - oracle_lse;
-        double logq = logits[(int32_t)number(&ids->items[i])] - lse;
+        double logp = golden_number(&oracle_logits->items[i]) - oracle_lse;
+        double logq = logits[(int32_t)golden_number(&ids->items[i])] - lse;
         kl += exp(logp) * (logp - logq);
         rest -= exp(logp);
         our_rest -= exp(logq);
@@ -102,10 +97,11 @@ void oracle_position(struct oracle *o, int text, int pos, const float *logits, i
         return;
     }
     const struct json *ids = &all->items[pos], *best = &json_get(row, "logits")->items[pos];
-    double gap = number(&best->items[0]) - number(&best->items[1]);
-    int32_t theirs = (int32_t)number(&ids->items[0]), ours = sample_argmax(logits, n_vocab);
+    double gap = golden_number(&best->items[0]) - golden_number(&best->items[1]);
+    int32_t theirs = (int32_t)golden_number(&ids->items[0]), ours = sample_argmax(logits, n_vocab);
     const struct oracle_miss *known = find_miss(o->name, text, pos);
-    o->kl += binned_kl(ids, best, number(&json_get(row, "lse")->items[pos]), logits, n_vocab);
+    o->kl +=
+        binned_kl(ids, best, golden_number(&json_get(row, "lse")->items[pos]), logits, n_vocab);
     o->n++;
     o->n_near += gap < NEAR;
     o->n_equal += ours == theirs;

@@ -11,7 +11,6 @@
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -36,28 +35,9 @@ struct projected_lab {
     int n_guesses, n_equal;
 };
 
-static double number(const struct json *v)
-{
-    return strtod(v->text, NULL);
-}
-
 static int32_t number_of(const struct json *obj, const char *key)
 {
-    return (int32_t)number(json_get(obj, key));
-}
-
-/* Largest difference of x [n] from the numbers of a row, relative to the largest of these. */
-static double row_error(const struct json *row, const float *x, int64_t n)
-{
-    double most = 0, diff = 0;
-    if (row->n != (size_t)n)
-        return INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        double v = number(&row->items[i]), d = fabs(v - (double)x[i]);
-        most = fmax(most, fabs(v));
-        diff = d > diff || isnan(d) ? d : diff;
-    }
-    return isnan(diff) ? INFINITY : diff / most;
+    return (int32_t)golden_number(json_get(obj, key));
 }
 
 /* --- opening --- */
@@ -74,7 +54,7 @@ static enum err_code lab_read_golden(struct projected_lab *lab, struct err *err)
     buf_release(&text);
     const struct json *ids = code ? NULL : json_get(&lab->doc.root, "text");
     for (size_t i = 0; ids && i < ids->n && lab->n_ids < TEXT_MAX; i++)
-        lab->ids[lab->n_ids++] = (int32_t)number(&ids->items[i]);
+        lab->ids[lab->n_ids++] = (int32_t)golden_number(&ids->items[i]);
     return code;
 }
 
@@ -185,16 +165,16 @@ static void lab_compare_block(struct projected_lab *lab, const struct json *want
                                      .prev = prev,
                                      .hidden = it->hidden + (first + i) * m->width,
                                      .logits = it->logits + (first + i) * m->n_vocab };
-        double base = row_error(&json_get(want, "base")->items[i], g.logits, m->n_vocab);
+        double base = golden_row_error(&json_get(want, "base")->items[i], g.logits, m->n_vocab);
         projected_walk_step(&walk, &g, 1);
-        double said = said_of ? row_error(&said_of->items[i], g.logits, m->n_vocab) : 0;
+        double said = said_of ? golden_row_error(&said_of->items[i], g.logits, m->n_vocab) : 0;
         lab->logits = fmax(lab->logits, fmax(base, said));
         if (confidence)
-            lab->confidence =
-                fmax(lab->confidence, fabs((double)g.confidence - number(&confidence->items[i])));
+            lab->confidence = fmax(
+                lab->confidence, fabs((double)g.confidence - golden_number(&confidence->items[i])));
         else if (g.confidence >= 0)
             lab->confidence = INFINITY;
-        prev = (int32_t)number(&json_get(want, "ids")->items[i]);
+        prev = (int32_t)golden_number(&json_get(want, "ids")->items[i]);
         lab->n_guesses++;
         lab->n_equal += sample_argmax(g.logits, (int32_t)m->n_vocab) == prev;
     }
@@ -250,7 +230,7 @@ static void lab_ask(struct projected_lab *lab, row_id row, const struct json *wa
     lab->drafter->ops->draft(lab->drafter, &a, 1);
     lab->n_guesses += (int)ids->n;
     for (int32_t i = 0; i < a.n; i++)
-        lab->n_equal += a.ids_out[i] == (int32_t)number(&ids->items[i]);
+        lab->n_equal += a.ids_out[i] == (int32_t)golden_number(&ids->items[i]);
 }
 
 /* The texts that begin with the first token are one row, which grows; the others are rows that the drafter meets late. */
