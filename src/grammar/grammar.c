@@ -1,9 +1,12 @@
 #include "grammar/grammar.h"
+#include "base/clock.h"
 #include "grammar/grammar_int.h"
 #include "json/json.h"
 
 #include <string.h>
 
+#define GUESS_US \
+    200000 /* for what nobody asked for: about what it takes to prepare a long prompt; 20 tools take 25000 */
 #define STATE_FRAMES 2048 /* of a state's stacks, power of two */
 
 /* --- compiling --- */
@@ -78,6 +81,8 @@ enum err_code grammar_compile_any(const struct grammar_source *sources, int32_t 
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     build_init(&b, notes, err);
+    if (sources[0].has_no_masks)
+        b.deadline_us = clock_thread_us() + GUESS_US;
     for (int32_t i = 0; i < n && !b.code; i++)
         expr_list_add(&b, &all, compile_source(&b, &sources[i], &docs[i]));
     enum err_code code = b.code;

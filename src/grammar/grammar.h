@@ -60,7 +60,7 @@ struct grammar_source {
     size_t n;
     bool is_compact;   /* JSON without blanks between its tokens */
     bool is_any_order; /* declared properties in any order; else in the declared one */
-    bool has_no_masks; /* nothing will be enforced by it (of the first source, it counts for all) */
+    bool has_no_masks; /* of the first, for all: nothing is enforced by it; it has less time, too */
     const char *before, *after; /* literal text around it; NULL = none */
 };
 

@@ -11,7 +11,7 @@
 struct grammars_entry {
     char *key; /* [n_key] */
     size_t n_key;
-    struct grammar *grammar;
+    struct grammar *grammar; /* NULL: it cannot be compiled, and nobody asks why (has_no_masks) */
     char *notes;
     int64_t used; /* turn of its last use */
 };
@@ -40,7 +40,7 @@ struct grammars *grammars_new(const struct server_model *model, int64_t max_byte
 
 static int64_t grammars_bytes_of(const struct grammars_entry *e)
 {
-    return (int64_t)(grammar_size(e->grammar) + e->n_key);
+    return (int64_t)((e->grammar ? grammar_size(e->grammar) : 0) + e->n_key);
 }
 
 /* Under the lock: now, since masks are added while grammars are in use. */
@@ -170,8 +170,10 @@ static void grammars_keep(struct grammars *x, const struct buf *key, struct gram
 {
     struct grammars_entry e = { .n_key = key->len, .grammar = g };
     pthread_mutex_lock(&x->lock);
-    x->compiled++;
-    histogram_add(&x->compile, (double)us * 1e-6);
+    x->compiled += g != NULL;
+    x->refused += g == NULL;
+    if (g)
+        histogram_add(&x->compile, (double)us * 1e-6);
     if (!grammars_find(x, key) && grammars_bytes_of(&e) <= x->max_bytes) {
         grammars_make_room(x, grammars_bytes_of(&e));
         e.key = mem_alloc(MEM_CAT_SERVER, key->len + 1);
@@ -184,20 +186,21 @@ static void grammars_keep(struct grammars *x, const struct buf *key, struct gram
     pthread_mutex_unlock(&x->lock);
 }
 
-static struct grammar *grammars_take(struct grammars *x, const struct buf *key, struct buf *notes)
+/* False: it is not known. */
+static bool grammars_take(struct grammars *x, const struct buf *key, struct grammar **out,
+                          struct buf *notes)
 {
-    struct grammar *g = NULL;
     pthread_mutex_lock(&x->lock);
     struct grammars_entry *e = grammars_find(x, key);
     if (e) {
-        g = grammar_ref(e->grammar);
+        *out = grammar_ref(e->grammar);
         buf_add_str(notes, e->notes);
         x->found++;
         if (grammars_bytes(x) > x->max_bytes) /* they have grown */
             grammars_make_room(x, 0);
     }
     pthread_mutex_unlock(&x->lock);
-    return g;
+    return e != NULL;
 }
 
 enum err_code grammars_get(struct grammars *x, const struct grammar_source *sources, int32_t n,
@@ -209,20 +212,24 @@ enum err_code grammars_get(struct grammars *x, const struct grammar_source *sour
     buf_init(&key, MEM_CAT_SERVER, 2 * (size_t)GRAMMAR_SOURCE_BYTES);
     buf_init(&told, MEM_CAT_SERVER, GRAMMARS_NOTES);
     grammars_key(sources, n, &key);
-    *out = key.failed ? NULL : grammars_take(x, &key, notes);
-    enum err_code code = *out ? ERR_OK : grammars_vocab(x, &vocab, err);
-    if (!code && !*out && key.failed)
+    *out = NULL;
+    bool is_known = !key.failed && grammars_take(x, &key, out, notes);
+    enum err_code code = is_known ? ERR_OK : grammars_vocab(x, &vocab, err);
+    if (is_known && !*out)
+        code = err_set(err, ERR_UNSUPPORTED, "it could not be compiled before");
+    else if (!code && key.failed)
         code = err_set(err, ERR_FULL, "the grammar has more than %d bytes", GRAMMAR_SOURCE_BYTES);
     if (!code && !*out) {
         code = grammar_compile_any(sources, n, vocab, out, &told, err);
-        if (code) {
+        if (!code || sources[0].has_no_masks) {
+            grammars_keep(x, &key, code ? NULL : *out, &told, clock_us() - start_us);
+        } else {
             pthread_mutex_lock(&x->lock);
             x->refused++;
             pthread_mutex_unlock(&x->lock);
-        } else {
-            grammars_keep(x, &key, *out, &told, clock_us() - start_us);
-            buf_add(notes, told.data, told.len);
         }
+        if (!code)
+            buf_add(notes, told.data, told.len);
     }
     buf_release(&key);
     buf_release(&told);
@@ -231,8 +238,11 @@ enum err_code grammars_get(struct grammars *x, const struct grammar_source *sour
 
 void grammars_read_stats(struct grammars *x, struct grammars_stats *out)
 {
+    int64_t n = 0;
     pthread_mutex_lock(&x->lock);
-    *out = (struct grammars_stats){ .n = x->n,
+    for (int i = 0; i < x->n; i++)
+        n += x->entries[i].grammar != NULL;
+    *out = (struct grammars_stats){ .n = n,
                                     .bytes = grammars_bytes(x),
                                     .compiled = x->compiled,
                                     .found = x->found,

@@ -23,7 +23,8 @@ struct grammars;
 struct grammars *grammars_new(const struct server_model *model, int64_t max_bytes);
 void grammars_free(struct grammars *x); /* NULL is fine; nobody may use a grammar any more */
 
-/* A grammar of one of the sources [n], referenced: unref it. notes: appended as grammar_compile_any does. Errors: of compiling. */
+/* A grammar of one of the sources [n], referenced: unref it. notes: appended as grammar_compile_any does. Errors: of
+ * compiling. What will not be enforced (has_no_masks) is not tried again where it failed before, while that is remembered. */
 enum err_code grammars_get(struct grammars *x, const struct grammar_source *sources, int32_t n,
                            struct grammar **out, struct buf *notes, struct err *err) MUST_CHECK;
 void grammars_read_stats(struct grammars *x, struct grammars_stats *out);
