@@ -98,6 +98,9 @@ static size_t wpm_longest(const struct tokenizer *t, const char *word, size_t le
 {
     char key[SPACE_MARK_LEN + WPM_WORD_MAX * 4];
     size_t head = starts ? SPACE_MARK_LEN : 0;
+    *id = -1;
+    if (!starts && len >= SPACE_MARK_LEN && memcmp(word, SPACE_MARK, SPACE_MARK_LEN) == 0)
+        return 0; /* the text's own character: a spelling that begins with it is a word's first piece */
     memcpy(key, SPACE_MARK, head);
     memcpy(key + head, word, len);
     for (size_t n = len; n > 0; n--) {
@@ -105,7 +108,6 @@ static size_t wpm_longest(const struct tokenizer *t, const char *word, size_t le
         if (*id >= 0)
             return n;
     }
-    *id = -1;
     return 0;
 }
 

@@ -109,7 +109,7 @@ def compare(server, vocab, hf, texts, special, spm=None):
 def random_texts(vocab, n, keep=lambda text: True):
     r = random.Random(SEED)
     marks = [p for _, p in vocab.of_type(hf_vocab.CONTROL, hf_vocab.USER) if "[PAD" not in p][:40]
-    texts = [fuzz_text.SCRIPTS.encode()] + [fuzz_text.text(r, marks) for _ in range(n)]
+    texts = [fuzz_text.SCRIPTS.encode(), "the▁the ▁the ▁ the▁▁the".encode()] + [fuzz_text.text(r, marks) for _ in range(n)]
     return [t for t in texts if keep(well_formed(t))]
 
 

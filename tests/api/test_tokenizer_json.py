@@ -35,7 +35,7 @@ def write_dir(folder, text, config=None):
 def texts_for(hf, n=N_TEXTS, keep=lambda text: True):
     r = random.Random(SEED)
     marks = [t.content for t in hf.get_added_tokens_decoder().values() if "[PAD" not in t.content][:40]
-    texts = [fuzz_text.SCRIPTS.encode()] + [fuzz_text.text(r, marks) for _ in range(n)]
+    texts = [fuzz_text.SCRIPTS.encode(), "the▁the ▁the ▁ the▁▁the".encode()] + [fuzz_text.text(r, marks) for _ in range(n)]
     return [t for t in texts if keep(well_formed(t))]
 
 
