@@ -1,9 +1,10 @@
 # plumb: one Makefile, variants side by side (V=release|asan|tsan), no configure step. `make help` lists the targets.
 V ?= release
-# CUDA=1 adds the backend for NVIDIA GPUs (build/cuda; V=asan: build/asan-cuda): the toolkit is needed, no GPU.
+# CUDA=1 adds the backend for NVIDIA GPUs (build/cuda; V=asan: build/asan-cuda): the toolkit is needed, no GPU. CUDA=sim: the same for a
+# simulated device (tests/cudasim; build/cudasim, build/asan-cudasim): neither is needed.
 CUDA ?= 0
-ifeq ($(CUDA),1)
-B := build/$(if $(filter release,$(V)),cuda,$(V)-cuda)
+ifneq ($(CUDA),0)
+B := build/$(if $(filter release,$(V)),,$(V)-)$(if $(filter sim,$(CUDA)),cudasim,cuda)
 else
 B := build/$(V)
 endif
@@ -54,20 +55,26 @@ CUDA_ARCHS ?= 90a
 CUDA_ARCH_LIST := $(patsubst sm_%,%,$(if $(filter all,$(CUDA_ARCHS)),80 86 89 90a 100 120,$(CUDA_ARCHS)))
 NVCCFLAGS := -O3 -std=c++17 -lineinfo -fmad=false -Isrc -Xcompiler -fno-exceptions,-fno-rtti,-ffp-contract=off \
 	$(foreach a,$(CUDA_ARCH_LIST),-gencode=arch=compute_$(a),code=sm_$(a))
-ifeq ($(CUDA),1)
+ifneq ($(CUDA),0)
 SRC := $(filter-out src/kernels/cuda/none.c,$(SRC))
 CU := $(sort $(wildcard src/kernels/cuda/*.cu))
-LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+LIBS += $(if $(filter 1,$(CUDA)),-L$(CUDA_HOME)/lib64 -lcudart_static) -lstdc++ -ldl -lrt
+CUDA_INCLUDE := $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include,-Itests/cudasim/include)
 else
 SRC := $(filter-out $(filter-out src/kernels/cuda/none.c,$(wildcard src/kernels/cuda/*.c)),$(SRC))
 endif
-OBJ := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o)
+# The simulated device. A field that a kernel's format has no use for is a warning to a compiler that cannot tell.
+SIM := $(if $(filter sim,$(CUDA)),$(sort $(wildcard tests/cudasim/*.cc)))
+CXX ?= c++
+CXXFLAGS = -std=c++17 -Itests/cudasim/include -Isrc -Iinclude -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
+	-Wno-unused-function -Wno-maybe-uninitialized $(WERROR) $(OPT_$(V)) -ffp-contract=off -fno-exceptions -fno-omit-frame-pointer -MMD -MP
+OBJ := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o) $(SIM:%.cc=$(B)/%.o)
 MAIN := $(B)/src/cli/main.o
 LIB := $(B)/libplumb-all.a
 
 # Instruction sets follow the file-name suffix and nothing else is built above the baseline. A file's dispatch test (cpu.c) asks
 # for every flag that it is compiled with here.
-$(B)/src/kernels/cuda/%.o: CFLAGS += $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include)
+$(B)/src/kernels/cuda/%.o: CFLAGS += $(CUDA_INCLUDE)
 $(B)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 $(B)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 $(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
@@ -111,7 +118,7 @@ help: ## this list
 	@echo; echo 'Variants: V=release (default), V=asan (address, undefined), V=tsan, V=fuzz (clang). Tests: ./check'
 
 # A change of flags rebuilds.
-FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS) $(if $(CU),$(NVCC) $(NVCCFLAGS))
+FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS) $(if $(CU),$(NVCC) $(NVCCFLAGS) $(CXX) $(CXXFLAGS))
 $(shell mkdir -p $(B); echo '$(subst ','"'"',$(FLAGS_NOW))' | cmp -s - $(B)/flags || echo '$(subst ','"'"',$(FLAGS_NOW))' > $(B)/flags)
 
 $(B)/%.o: %.c $(B)/flags
@@ -120,7 +127,11 @@ $(B)/%.o: %.c $(B)/flags
 
 $(B)/%.cu.o: %.cu $(B)/flags
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@
+	$(if $(filter 1,$(CUDA)),$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d),$(CXX) $(CXXFLAGS) -x c++) -c $< -o $@
+
+$(B)/%.o: %.cc $(B)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -c $< -o $@
 
 $(LIB): $(filter-out $(MAIN),$(OBJ))
 	@rm -f $@
@@ -174,7 +185,7 @@ lint: all ## format, layers, headers, names, banned calls, sizes
 	@tools/lint
 
 fmt: ## format every C file
-	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh')
 
 clean: ## remove build/
 	rm -rf build

@@ -2,7 +2,7 @@
 """Each header compiles alone, has an include guard named after its path and opens with a comment that says what it is.
 
 Exempt from the first two: bodies of kernels that several instruction sets share (X_impl.h, X_ymm.h, X_zmm.h in src/kernels), which
-a variant's .c includes after its own macros."""
+a variant's .c includes after its own macros. Those of tests/cudasim are C++."""
 
 import concurrent.futures
 import os
@@ -13,6 +13,7 @@ import subprocess
 from lint_common import ROOT, c_files, read, report
 
 FLAGS = "-std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -Wall -Wextra -Wno-unused-parameter -Werror -fsyntax-only -x c".split()
+CXX_FLAGS = ["-std=c++17", "-Itests/cudasim/include", *FLAGS[2:-1], "c++"]
 SUFFIX = {m[1]: m[2].split() for m in re.finditer(r"^\$\(B\)/%(_\w+)\.o: CFLAGS \+= (.*)$", read("Makefile"), re.M)}
 
 
@@ -38,7 +39,11 @@ def check(path):
         cc = shutil.which("aarch64-linux-gnu-gcc")
         if not cc:
             return out
-    r = subprocess.run([cc, *FLAGS, *flags, path], cwd=ROOT, capture_output=True, text=True)
+    if path.startswith("tests/cudasim/"):
+        cc, flags = os.environ.get("CXX", "c++"), CXX_FLAGS
+    else:
+        flags = [*FLAGS, *flags]
+    r = subprocess.run([*cc.split(), *flags, path], cwd=ROOT, capture_output=True, text=True)
     if r.returncode:
         out.append(f"{path}:1: does not compile alone:\n{r.stderr.strip()}")
     return out

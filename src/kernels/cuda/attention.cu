@@ -427,7 +427,7 @@ static __device__ __forceinline__ void add_split(state<UNITS> &st, shared<UNITS>
     __syncthreads();
     way w[2];
     put_weights<IS_BF16, UNITS>(w, sh, c, k.n > 8, warp, lane);
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    cu_copy_wait_all();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < SPLIT_PAGES; i++) {
@@ -460,7 +460,7 @@ template <bool IS_BF16, int UNITS, bool HAS_CAP>
 static __global__ void __launch_bounds__(THREADS, UNITS <= 2 ? 2 : 1)
     k_attention(const __grid_constant__ cu_attention p)
 {
-    extern __shared__ __align__(16) uint8_t smem[];
+    CU_SHARED_ARRAY(uint8_t, smem, 16);
     shared<UNITS> &sh = *(shared<UNITS> *)smem;
     int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP, g = (int)blockIdx.y;
     cu_start_next();

@@ -44,10 +44,7 @@ static __device__ __forceinline__ int64_t kv_v_at(const cu_kv &kv, int j, int d)
 /* 16 bytes on their way to shared memory. */
 static __device__ __forceinline__ void copy_async(void *dst, const void *src)
 {
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)),
-        "l"(src)
-        : "memory");
+    cu_copy16(cu_shared_at(dst), src);
 }
 
 /* A (row, head) pair of a tile. */
@@ -109,11 +106,7 @@ static __device__ __forceinline__ float weight_of(float s, float base)
 /* ... as it is rounded to the cache's type. What is denormal in f32 is 0 in f16, so that the instruction that flushes it will do. */
 template <bool IS_BF16> static __device__ __forceinline__ float p_of(float s, float base)
 {
-    float y;
-    if (IS_BF16)
-        return weight_of(s, base);
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((s - base) * LOG2E));
-    return y;
+    return IS_BF16 ? weight_of(s, base) : cu_exp2_flushed((s - base) * LOG2E);
 }
 
 /* Running state of a row: its factors when another one with maximum m joins. */

@@ -40,7 +40,7 @@ struct combine_shared {
  * other, and each would wait for memory. */
 static __global__ void k_combine(const __grid_constant__ cu_attention p)
 {
-    extern __shared__ __align__(16) uint8_t smem[];
+    CU_SHARED_ARRAY(uint8_t, smem, 16);
     combine_shared &sh = *(combine_shared *)smem;
     cu_start_next();
     int d = (int)threadIdx.x, head = (int)blockIdx.x, pitch = p.kv.pad_dim + 4;
@@ -65,7 +65,7 @@ static __global__ void k_combine(const __grid_constant__ cu_attention p)
 #pragma unroll 1
         for (int i = d; i < n4; i += (int)blockDim.x)
             copy_async((float4 *)sh.sums + i, from + i);
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        cu_copy_wait_all();
         __syncthreads();
         if (d < CU_WARP)
             M = joints_of(sh.joints, sh.sums, pitch, n, M, d);

@@ -22,7 +22,7 @@ static __device__ __forceinline__ void load_page(uint8_t *to, const uint16_t *pa
         int row = i / 8, c = i % 8;
         copy_async(to + (row * 8 + (c ^ (row & 7))) * 16, from + (int64_t)i * 16);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    cu_copy_group();
 }
 
 /* Pieces 2q and 2q + 1 of a run of 64 elements of row `row`. */
@@ -182,7 +182,7 @@ static __device__ __forceinline__ void merge(wide_state<DIM> &to, const wide_sta
 template <bool IS_BF16, int DIM, bool HAS_CAP, bool IS_BOTH>
 static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention p)
 {
-    extern __shared__ __align__(128) uint8_t smem[];
+    CU_SHARED_ARRAY(uint8_t, smem, 128);
     const int PAGE_BYTES = 2 * CU_PAGE * DIM * 2;
     uint16_t *sq = (uint16_t *)(smem + 2 * PAGE_BYTES);
     int lane = (int)threadIdx.x % CU_WARP, warp = (int)threadIdx.x / CU_WARP, g = (int)blockIdx.x;
@@ -217,9 +217,9 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
             load_page<DIM>(smem + (i + 1) % 2 * PAGE_BYTES,
                            kv_page(p.kv, p.pages[s.pages + page + 1], g), (int)threadIdx.x);
         if (page < page1)
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
+            cu_copy_wait<1>();
         else
-            asm volatile("cp.async.wait_group 0;" ::: "memory");
+            cu_copy_wait<0>();
         __syncthreads();
         if (page >= mine0 && page <= mine1) {
             const uint8_t *k = smem + i % 2 * PAGE_BYTES;

@@ -3,12 +3,7 @@
 #ifndef PLUMB_KERNELS_CUDA_BARRIER_CUH
 #define PLUMB_KERNELS_CUDA_BARRIER_CUH
 
-#include <stdint.h>
-
-static __device__ __forceinline__ uint32_t cu_shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+#include "kernels/cuda/ptx.cuh"
 
 static __device__ __forceinline__ void cu_bar_init(uint64_t *bar, int count)
 {

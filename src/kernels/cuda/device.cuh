@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/cuda/params.h"
+#include "kernels/cuda/ptx.cuh"
 #define FMATH_FN static __host__ __device__ inline
 #include "tensor/fmath.h"
 #include "tensor/fmath_impl.h"
@@ -17,68 +18,12 @@
 #define CU_WARP     32
 #define CU_CARVEOUT 72 /* per cent of the most: 164 KiB of 228 on compute capability 9.0 */
 
-/* The kernel behind this one may be launched as soon as all blocks of this one are: it waits for this one's end by itself. */
-static __device__ __forceinline__ void cu_start_next(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 /* Launched beside the kernels before it: nothing that they wrote may be read, and nothing that they read may be written, before this.
  * Every kernel waits, so that the end of the one before it is the end of all before it. */
 static __device__ __forceinline__ void cu_wait_before(void)
 {
     cu_start_next();
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* D = A B + C on 16 x 8 x 16: A's and B's fragments as PTX names them (PTX ISA, mma.m16n8k16). */
-template <bool IS_BF16>
-static __device__ __forceinline__ void cu_mma(float c[4], const uint32_t a[4], uint32_t b0,
-                                              uint32_t b1)
-{
-    if (IS_BF16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ uint32_t cu_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t d;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-
-/* Both halves of a times the scale in sb's low half, plus the bias in its high half: the instruction picks halves by itself. */
-static __device__ __forceinline__ uint32_t cu_scale_bf16x2(uint32_t a, uint32_t sb)
-{
-    uint32_t d;
-    asm("{.reg .b16 s, b; .reg .b32 ss, bb; mov.b32 {s, b}, %2; mov.b32 ss, {s, s}; "
-        "mov.b32 bb, {b, b}; fma.rn.bf16x2 %0, %1, ss, bb;}"
-        : "=r"(d)
-        : "r"(a), "r"(sb));
-    return d;
-}
-
-/* Two floats to the 16-bit type, nearest even; lo is the low half. */
-template <bool IS_BF16> static __device__ __forceinline__ uint32_t cu_pack2(float lo, float hi)
-{
-    uint32_t d;
-    if (IS_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
-    return d;
+    cu_grid_wait();
 }
 
 template <bool IS_BF16> static __device__ __forceinline__ uint16_t cu_pack1(float x)
@@ -90,14 +35,6 @@ template <bool IS_BF16> static __device__ __forceinline__ uint16_t cu_pack1(floa
 template <bool IS_BF16> static __device__ __forceinline__ bool cu_is_odd(uint16_t h)
 {
     return IS_BF16 ? (h & 0x7F80) == 0x7F80 : (h & 0x7C00) == 0x7C00;
-}
-
-/* 2^x; flushes nothing that matters: arguments are <= 0. */
-static __device__ __forceinline__ float cu_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* A unit's column (0..63) to its place in the order in which lanes of a fragment read: lane t of four has 16 places in a row, four for

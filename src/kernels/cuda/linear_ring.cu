@@ -21,17 +21,6 @@ template <int FORMAT, int GROUP, int NT> struct ring_shape {
     static const int STAGES = (PER_SM == 2 ? 7680 : 12288) / BYTES;
 };
 
-static __device__ __forceinline__ void copy16(uint32_t dst, const void *src)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copy_end(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 /* What a block takes at a time: TILES tiles from `tile` on, or that tile of both products. */
 struct tile_at {
     int job, tile;
@@ -120,14 +109,14 @@ template <int FORMAT, int GROUP, int NT, bool HAS_GLU> struct feeder {
 #pragma unroll
                 for (int w = 0; w < shape::CODES / 512; w++)
                     if (k == 0 || is_full)
-                        copy16(codes_to + k * shape::PIECE + w * 512,
-                               codes[TILES > 1 ? k : 0] + (TILES > 1 ? 0 : k * shape::CODES) +
-                                   w * 512);
+                        cu_copy16_of_run(codes_to + k * shape::PIECE + w * 512,
+                                         codes[TILES > 1 ? k : 0] +
+                                             (TILES > 1 ? 0 : k * shape::CODES) + w * 512);
 #pragma unroll
             for (int t = 0; t < TILES; t++)
                 codes[t] += UNITS * shape::CODES;
             if (lane < (is_full ? PIECES : 1) * SCALE_LANES)
-                copy16(scales_to, scales);
+                cu_copy16_of_run(scales_to, scales);
             scales += UNITS * shape::SCALES;
             left -= UNITS;
             if (left <= 0) {
@@ -135,7 +124,7 @@ template <int FORMAT, int GROUP, int NT, bool HAS_GLU> struct feeder {
                 point(p, n_tiles, u0, lane);
             }
         }
-        copy_end(); /* an empty group too: groups are counted */
+        cu_copy_group(); /* an empty group too: groups are counted */
     }
 };
 
@@ -239,12 +228,12 @@ static __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
     typedef feeder<FORMAT, GROUP, NT, HAS_GLU> feed_type;
     const int STAGES = shape::STAGES, BYTES = shape::BYTES, L = shape::SCALES / 16 + !shape::SCALES;
     const int TILES = feed_type::TILES, UNITS = feed_type::UNITS;
-    extern __shared__ __align__(128) uint8_t smem[];
+    CU_SHARED_ARRAY(uint8_t, smem, 128);
     __shared__ sums<NT, TILES> part;
     cu_start_next();
     int lane = (int)threadIdx.x % CU_WARP, seg = (int)threadIdx.x / CU_WARP;
     uint8_t *ring = smem + seg * (STAGES * BYTES);
-    uint32_t to = (uint32_t)__cvta_generic_to_shared(ring) + lane * 16;
+    uint32_t to = cu_shared_at(ring) + lane * 16;
     uint32_t scales_at = lane / L * shape::PIECE + shape::CODES + lane % L * 16 - lane * 16;
     int u0 = CU_SEG_FIRST(seg, p.w[0].units), n = CU_SEG_FIRST(seg + 1, p.w[0].units) - u0;
     feed_type feed;
@@ -263,7 +252,7 @@ static __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
 #pragma unroll
     for (int d = 0; d < UNITS; d++)
         load_x<NT>(b[d], x + d * x_step, d < n ? p.rows : 0, lane);
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    cu_copy_wait<STAGES - 2>();
     __syncwarp();
     read_stage<FORMAT, GROUP, NT>(w, ring, lane);
 #pragma unroll 1
@@ -285,7 +274,7 @@ static __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
 #pragma unroll
             for (int d = 0; d < UNITS; d++)
                 load_x<NT>(b[d], x + d * x_step, d < next ? p.rows : 0, lane);
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            cu_copy_wait<STAGES - 2>();
             __syncwarp(); /* what the others have copied is there, and all have read the stage that is free now */
             read_stage<FORMAT, GROUP, NT>(w, ring + stage, lane);
 #pragma unroll

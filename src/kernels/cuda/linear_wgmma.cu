@@ -21,13 +21,6 @@
 #define HAS_WGMMA 0
 #endif
 
-/* Rows of 128 bytes in atoms of 8, swizzled. */
-static __device__ __forceinline__ uint64_t descriptor(const void *p)
-{
-    return (uint64_t)(cu_shared_at(p) >> 4 & 0x3FFF) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
-           (uint64_t)1 << 62;
-}
-
 struct ring {
     uint64_t full[STAGES], empty[STAGES];
 };
@@ -100,19 +93,18 @@ template <int N>
 static __device__ __forceinline__ void multiply(float acc[N / 2], uint32_t a[4][4], const void *x,
                                                 int keep)
 {
-    uint64_t b = descriptor(x);
+    uint64_t b = cu_wgmma_operand(x);
 #pragma unroll
     for (int k = 0; k < N / 2; k++)
-        asm volatile("" : "+f"(acc[k])::"memory");
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        cu_wgmma_hold(acc[k]);
+    cu_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
         cu_wgmma<N>::run(acc, a[k], b + 2 * k, keep || k > 0);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    cu_wgmma_wait();
 #pragma unroll
     for (int k = 0; k < N / 2; k++)
-        asm volatile("" : "+f"(acc[k])::"memory");
+        cu_wgmma_hold(acc[k]);
 }
 
 template <int FORMAT, int GROUP, int N, bool IS_SPLIT>
@@ -181,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS(N), PER_SM(N))
     k_wgmma(cu_linear p, int64_t columns)
 {
 #if HAS_WGMMA
-    extern __shared__ __align__(1024) uint8_t smem[];
+    CU_SHARED_ARRAY(uint8_t, smem, 1024);
     __shared__ ring r;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -194,11 +186,11 @@ static __global__ void __launch_bounds__(THREADS(N), PER_SM(N))
     int s0 = IS_SPLIT ? (int)blockIdx.z : 0, s1 = IS_SPLIT ? s0 + 1 : CU_SEGMENTS;
     if (threadIdx.x < 256) {
         if (N == WIDE)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+            cu_registers_more<240>();
         consume<FORMAT, GROUP, N, IS_SPLIT>(p, &r, smem, s0, s1, columns);
     } else {
         if (N == WIDE)
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+            cu_registers_fewer<24>();
         cu_wait_before();
         if (threadIdx.x == 256)
             produce<N>(p, &r, smem, CU_SEG_FIRST(s0, p.w[0].units), CU_SEG_FIRST(s1, p.w[0].units));

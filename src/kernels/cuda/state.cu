@@ -80,7 +80,7 @@ static __device__ __forceinline__ float column(const float *m, const float *with
 
 static __global__ void __launch_bounds__(COLUMNS) k_delta(cu_delta p)
 {
-    extern __shared__ float smem[];
+    CU_SHARED_ARRAY(float, smem, 16);
     float *m = smem + threadIdx.x, *k = smem + p.key_dim * COLUMNS, *q = k + p.key_dim;
     cu_wait_before();
     cu_seq s = p.seqs[blockIdx.z];

@@ -2,7 +2,44 @@
 #ifndef PLUMB_KERNELS_CUDA_WGMMA_CUH
 #define PLUMB_KERNELS_CUDA_WGMMA_CUH
 
-#include <stdint.h>
+#include "kernels/cuda/ptx.cuh"
+
+/* The operand B at p (a multiple of 1024 bytes; + 2 k: its columns from 16 k on): rows of 128 bytes in atoms of 8, swizzled. */
+static __device__ __forceinline__ uint64_t cu_wgmma_operand(const void *p)
+{
+    return (uint64_t)(cu_shared_at(p) >> 4 & 0x3FFF) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* Before the first products, and after registers that they use were written. */
+static __device__ __forceinline__ void cu_wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Wait for all products that were begun. */
+static __device__ __forceinline__ void cu_wgmma_wait(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+/* The compiler may not move what makes or uses a register past this. */
+static __device__ __forceinline__ void cu_wgmma_hold(float &c)
+{
+    asm volatile("" : "+f"(c)::"memory");
+}
+
+/* Registers of a thread of this warpgroup from here on. */
+template <int N> static __device__ __forceinline__ void cu_registers_more(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void cu_registers_fewer(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
 
 /* c = c + A B, or A B where keep is 0: 64 rows x N columns x 16. */
 template <int N> struct cu_wgmma;

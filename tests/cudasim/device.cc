@@ -1,0 +1,417 @@
+/* device.cc - the runtime's functions on a device that is this process: memory, streams, graphs.
+ *
+ * A stream does what it was told when somebody waits for it and no sooner, as a busy device would: what the host writes meanwhile into
+ * pinned memory is what a copy finds. Device memory can be touched by kernels and copies alone (up to GUARDED bytes an allocation: more takes
+ * longer to guard than to use), and ends at a page that nobody can touch.
+ *
+ * PLUMB_CUDASIM_ARCH    80, 86, 89, 90, 100 or 120: the compute capability that is told (90)
+ * PLUMB_CUDASIM_BYTES   of device memory (8 GiB)
+ * PLUMB_CUDASIM_FAULT   N: kernel N of the process reads a bad address: all calls fail until cudaDeviceReset. "N,gone": and no device is to
+ *                       be had by this process then. Programs that this one starts have none of it. */
+#include "sim.h"
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string>
+#include <sys/mman.h>
+#include <vector>
+
+#define PAGE         ((size_t)4096)
+#define ALIGN        ((size_t)256)
+#define GUARDED      ((size_t)64 << 10)
+#define SM_COUNT     3
+#define SHARED_MAX   (227 * 1024)
+#define SHARED_PLAIN (48 * 1024) /* more has to be asked for */
+
+typedef std::function<void()> work;
+
+struct cudasim_graph {
+    std::vector<work> works;
+};
+
+struct cudasim_stream {
+    std::deque<work> works;
+    cudasim_graph *capture; /* NULL: none */
+};
+
+namespace
+{
+
+struct area {
+    uint8_t *base;
+    size_t bytes, mapped;
+};
+
+std::recursive_mutex lock;
+std::map<void *, area> areas;             /* of the device */
+std::map<const uint8_t *, size_t> pinned; /* of the host */
+std::map<const void *, int> shared_of;    /* what kernels have asked for */
+std::vector<cudasim_stream *> streams;
+size_t used;
+cudaError_t sticky, last;
+long n_kernels, fault_at = -2; /* -2: not read yet; -1: none */
+bool is_gone, goes;
+
+long setting(const char *name, long otherwise)
+{
+    const char *s = getenv(name);
+    return s && *s ? atol(s) : otherwise;
+}
+
+size_t all_bytes()
+{
+    return (size_t)setting("PLUMB_CUDASIM_BYTES", 8L << 30);
+}
+
+cudaError_t say(cudaError_t e)
+{
+    if (!e)
+        e = sticky;
+    if (!e && is_gone)
+        e = cudaErrorDevicesUnavailable;
+    if (e)
+        last = e;
+    return e;
+}
+
+/* Whether this kernel is the one that fails. */
+bool is_fault()
+{
+    if (fault_at == -2) {
+        const char *s = getenv("PLUMB_CUDASIM_FAULT");
+        fault_at = s ? atol(s) : -1;
+        goes = s && strstr(s, ",gone");
+        unsetenv("PLUMB_CUDASIM_FAULT");
+    }
+    return ++n_kernels == fault_at;
+}
+
+void protect(int how)
+{
+    for (auto &a : areas)
+        if (a.second.mapped <= GUARDED && mprotect(a.second.base, a.second.mapped, how))
+            cudasim::fail("mprotect of %zu bytes", a.second.mapped);
+}
+
+void drain(cudasim_stream *s)
+{
+    if (s->works.empty())
+        return;
+    protect(PROT_READ | PROT_WRITE);
+    while (!s->works.empty()) {
+        work w = std::move(s->works.front());
+        s->works.pop_front();
+        if (!sticky)
+            w();
+    }
+    protect(PROT_NONE);
+}
+
+void drain_all()
+{
+    for (auto *s : streams)
+        drain(s);
+}
+
+bool is_pinned(const void *p)
+{
+    auto it = pinned.upper_bound((const uint8_t *)p);
+    if (it == pinned.begin())
+        return false;
+    --it;
+    return (const uint8_t *)p < it->first + it->second;
+}
+
+cudaError_t add(cudasim_stream *s, work w)
+{
+    if (!s)
+        return say(cudaErrorInvalidResourceHandle);
+    if (s->capture)
+        s->capture->works.push_back(std::move(w));
+    else
+        s->works.push_back(std::move(w));
+    return say(cudaSuccess);
+}
+
+} // namespace
+
+#define LOCKED std::lock_guard<std::recursive_mutex> guard(lock)
+
+/* --- the device --- */
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
+{
+    long arch = setting("PLUMB_CUDASIM_ARCH", 90);
+    if (device != 0)
+        return say(cudaErrorInvalidDevice);
+    memset(prop, 0, sizeof(*prop));
+    snprintf(prop->name, sizeof(prop->name), "simulated device");
+    prop->major = (int)(arch / 10);
+    prop->minor = (int)(arch % 10);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int)
+{
+    *value = SM_COUNT;
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaSetDevice(int)
+{
+    LOCKED;
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaDeviceReset(void)
+{
+    LOCKED;
+    for (auto &a : areas)
+        (void)munmap(a.second.base, a.second.mapped + PAGE);
+    areas.clear();
+    for (auto *s : streams)
+        s->works.clear();
+    used = 0;
+    if (sticky && goes)
+        is_gone = true;
+    sticky = last = cudaSuccess;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    LOCKED;
+    cudaError_t e = sticky ? sticky : last;
+    last = cudaSuccess;
+    return e;
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorDevicesUnavailable:
+        return "CUDA-capable device(s) is/are busy or unavailable";
+    case cudaErrorIllegalAddress:
+        return "an illegal memory access was encountered";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    default:
+        return "invalid argument";
+    }
+}
+
+/* --- memory --- */
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    LOCKED;
+    if (say(cudaSuccess))
+        return say(cudaSuccess);
+    size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, mapped = (room + PAGE - 1) / PAGE * PAGE;
+    if (bytes > all_bytes() - used)
+        return say(cudaErrorMemoryAllocation);
+    void *base =
+        mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return say(cudaErrorMemoryAllocation);
+    if (mapped > GUARDED)
+        (void)mprotect(base, mapped, PROT_READ | PROT_WRITE);
+    *p = (uint8_t *)base + mapped - room; /* its end is the page's that cannot be touched */
+    areas[*p] = { (uint8_t *)base, room, mapped };
+    used += room;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    LOCKED;
+    if (!p)
+        return say(cudaSuccess);
+    drain_all();
+    auto it = areas.find(p);
+    if (it == areas.end())
+        return say(cudaErrorInvalidValue);
+    used -= it->second.bytes;
+    (void)munmap(it->second.base, it->second.mapped + PAGE);
+    areas.erase(it);
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    LOCKED;
+    if (say(cudaSuccess))
+        return say(cudaSuccess);
+    *p = aligned_alloc(PAGE, (bytes + PAGE) / PAGE * PAGE);
+    if (!*p)
+        return say(cudaErrorMemoryAllocation);
+    pinned[(const uint8_t *)*p] = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    LOCKED;
+    drain_all();
+    pinned.erase((const uint8_t *)p);
+    free(p);
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *bytes)
+{
+    LOCKED;
+    *bytes = all_bytes();
+    *free_bytes = *bytes - used;
+    return say(cudaSuccess);
+}
+
+/* From memory that is not pinned a copy is staged before the call returns; to such memory it has ended by then. */
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t s)
+{
+    LOCKED;
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) {
+        std::string staged((const char *)src, bytes);
+        return add(s, [=] { memcpy(dst, staged.data(), bytes); });
+    }
+    cudaError_t e = add(s, [=] { memcpy(dst, src, bytes); });
+    if (!e && kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
+        return cudaStreamSynchronize(s);
+    return e;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t s)
+{
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < height && !e; i++)
+        e = cudaMemcpyAsync((uint8_t *)dst + i * dpitch, (const uint8_t *)src + i * spitch, width,
+                            kind, s);
+    return e;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
+{
+    LOCKED;
+    return add(s, [=] { memset(p, value, bytes); });
+}
+
+/* --- streams and graphs --- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    LOCKED;
+    if (say(cudaSuccess))
+        return say(cudaSuccess);
+    *s = new cudasim_stream();
+    streams.push_back(*s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    LOCKED;
+    drain(s);
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == s)
+            streams.erase(streams.begin() + (ptrdiff_t)i);
+    delete s;
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    LOCKED;
+    if (s->capture)
+        return say(cudaErrorStreamCaptureUnsupported);
+    drain(s);
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
+{
+    LOCKED;
+    if (!say(cudaSuccess))
+        s->capture = new cudasim_graph();
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+    LOCKED;
+    *graph = s->capture;
+    s->capture = NULL;
+    return say(*graph ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    LOCKED;
+    *exec = new cudasim_graph(*graph);
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+    LOCKED;
+    for (auto &w : exec->works)
+        (void)add(s, w);
+    return say(cudaSuccess);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}
+
+/* --- kernels --- */
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attr, int value)
+{
+    LOCKED;
+    if (attr == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if (value > SHARED_MAX)
+            return say(cudaErrorInvalidValue);
+        shared_of[kernel] = value;
+    }
+    return say(cudaSuccess);
+}
+
+cudaError_t cudasim_launch(const cudaLaunchConfig_t &cfg, const void *kernel, work body)
+{
+    LOCKED;
+    dim3 g = cfg.gridDim, b = cfg.blockDim;
+    size_t shared = cfg.dynamicSmemBytes;
+    auto asked = shared_of.find(kernel);
+    size_t most = asked == shared_of.end() ? SHARED_PLAIN : (size_t)asked->second;
+    if (g.x == 0 || g.y == 0 || g.z == 0 || g.y > 65535 || g.z > 65535 || b.x * b.y * b.z == 0 ||
+        b.x * b.y * b.z > 1024 || b.z > 64 || (shared > SHARED_PLAIN && shared > most))
+        return say(cudaErrorInvalidValue);
+    return add(cfg.stream, [=] {
+        if (is_fault())
+            sticky = cudaErrorIllegalAddress;
+        else
+            cudasim::run_grid(kernel, g, b, shared, body);
+    });
+}
