@@ -7,6 +7,7 @@
 
 #define SAMPLE_SORT_MIN \
     64 /* candidates sorted at a time, doubling: most draws end within the first lot */
+#define SAMPLE_SORT_MANY 512
 #define SAMPLE_BAND \
     8.0f /* logits below the best that the first look takes in, then as many again, doubling */
 
@@ -241,9 +242,43 @@ static float cand_weight(const struct cands *c, int32_t i)
     return dmath_expf(cand_logit(c->keys[i]) - c->max);
 }
 
-/* Merge sort, from runs of 8 by insertion; tmp [n]. */
+/* Many keys: by digits of 11 bits, the lowest first, leaving out those that all share (262,144 keys: 3.7 ms, by merging
+ * 17; 512: 6 us and 16). n > 0. */
+static void cands_sort_many(uint64_t *keys, uint64_t *tmp, int32_t n)
+{
+    enum { BITS = 11, DIGITS = 6, VALUES = 1 << BITS };
+    uint64_t *from = keys, *to = tmp;
+    int32_t counts[DIGITS][VALUES];
+    memset(counts, 0, sizeof(counts));
+    for (int32_t i = 0; i < n; i++)
+        for (int d = 0; d < DIGITS; d++)
+            counts[d][keys[i] >> BITS * d & (VALUES - 1)]++;
+    for (int d = 0; d < DIGITS; d++) {
+        int32_t *at = counts[d], sum = 0;
+        if (at[keys[0] >> BITS * d & (VALUES - 1)] == n)
+            continue;
+        for (int v = 0; v < VALUES; v++) {
+            int32_t count = at[v];
+            at[v] = sum;
+            sum += count;
+        }
+        for (int32_t i = 0; i < n; i++)
+            to[at[from[i] >> BITS * d & (VALUES - 1)]++] = from[i];
+        uint64_t *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != keys)
+        memcpy(keys, from, (size_t)n * sizeof(*keys));
+}
+
+/* Ascending; tmp [n]. Few: merge sort, from runs of 8 by insertion. */
 static void cands_sort_keys(uint64_t *keys, uint64_t *tmp, int32_t n)
 {
+    if (n >= SAMPLE_SORT_MANY) {
+        cands_sort_many(keys, tmp, n);
+        return;
+    }
     for (int32_t a = 0; a < n; a += 8) {
         int32_t b = a + 8 < n ? a + 8 : n;
         for (int32_t i = a + 1; i < b; i++) {
