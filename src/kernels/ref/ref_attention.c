@@ -74,15 +74,9 @@ static bool store_head(const struct kv_layer *kv, uint8_t *part, int v, int j, c
     return true;
 }
 
-/* Element d of position j. */
-static float load_one(const struct kv_layer *kv, const uint8_t *part, int v, int d, int j)
+/* Element d of position j of a quantised part. */
+static float load_code(const struct kv_layer *kv, const uint8_t *part, int v, int d, int j)
 {
-    float x;
-    if (!kvq_is(kv->type)) {
-        int64_t at = element_at(v, kv->head_dim, d, j);
-        ref_widen(kv->type, part + at * dtype_info(kv->type)->block_bytes, 1, &x);
-        return x;
-    }
     struct kvq_part p = kvq_part_at(kv->type, kv->head_dim, v, (uint8_t *)part);
     int g = d / KVQ_GROUP, i = d % KVQ_GROUP, half = (kvq_group_len(kv->head_dim, g) + 1) / 2;
     int byte = kv->type == DTYPE_KV_Q8 ? d : g * KVQ_GROUP / 2 + i % half;
@@ -92,6 +86,19 @@ static float load_one(const struct kv_layer *kv, const uint8_t *part, int v, int
     uint16_t scale = p.scales[g * P + j], bias = p.biases[g * P + j];
     return v ? kvq_value(code, scale, bias)
              : kvq_key(code, scale, bias, p.relative[g] >> j & 1, p.base[d]);
+}
+
+/* Elements [from, to) of a part's row: of K, dim i at these positions; of V, position i in these dims. */
+static void load_row(const struct kv_layer *kv, const uint8_t *part, int v, int i, int from, int to,
+                     float *x)
+{
+    if (!kvq_is(kv->type)) {
+        int64_t at = (int64_t)i * (v ? kv->head_dim : P) + from;
+        ref_widen(kv->type, part + at * dtype_info(kv->type)->block_bytes, to - from, x + from);
+        return;
+    }
+    for (int k = from; k < to; k++)
+        x[k] = v ? load_code(kv, part, v, k, i) : load_code(kv, part, v, i, k);
 }
 
 void ref_kv_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
@@ -137,17 +144,21 @@ static bool block_scores(const float *q, const struct kv_layer *kv, const uint8_
                          int j1, uint64_t bits, const struct attn_params *p, float *score)
 {
     bool finite = true;
+    float k[P];
+    memset(score, 0, P * sizeof(*score));
+    for (int d = 0; d < kv->head_dim; d++) {
+        load_row(kv, kp, 0, d, j0, j1, k);
+        for (int j = j0; j < j1; j++)
+            if (bits >> j & 1)
+                score[j] = fmaf(q[d], k[j], score[j]);
+    }
     for (int j = j0; j < j1; j++) {
-        float s = 0;
         if (!(bits >> j & 1))
             continue;
-        for (int d = 0; d < kv->head_dim; d++)
-            s = fmaf(q[d], load_one(kv, kp, 0, d, j), s);
-        s *= p->scale;
+        score[j] *= p->scale;
         if (p->softcap > 0)
-            s = p->softcap * fmath_tanh(s / p->softcap);
-        finite = finite && isfinite(s);
-        score[j] = s;
+            score[j] = p->softcap * fmath_tanh(score[j] / p->softcap);
+        finite = finite && isfinite(score[j]);
     }
     return finite;
 }
@@ -158,6 +169,7 @@ static void block_merge(const float *score, const struct kv_layer *kv, const uin
                         int j1, uint64_t bits, struct running *r)
 {
     float mb = -INFINITY, lanes[16] = { 0 }, w[P];
+    float a[BACKEND_HEAD_DIM_MAX] = { 0 }, v[BACKEND_HEAD_DIM_MAX];
     for (int j = j0; j < j1; j++)
         mb = bits >> j & 1 && score[j] > mb ? score[j] : mb;
     for (int j = j0; j < j1; j++) {
@@ -171,12 +183,15 @@ static void block_merge(const float *score, const struct kv_layer *kv, const uin
     float alpha = fmath_exp(r->m - m), beta = fmath_exp(mb - m);
     r->m = m;
     r->l = fmaf(lb, beta, r->l * alpha);
-    for (int d = 0; d < kv->head_dim; d++) {
-        float a = 0;
-        for (int j = j0; j < j1; j++)
-            a = bits >> j & 1 ? fmaf(w[j], load_one(kv, vp, 1, d, j), a) : a;
-        r->acc[d] = fmaf(a, beta, r->acc[d] * alpha);
+    for (int j = j0; j < j1; j++) {
+        if (!(bits >> j & 1))
+            continue;
+        load_row(kv, vp, 1, j, 0, kv->head_dim, v);
+        for (int d = 0; d < kv->head_dim; d++)
+            a[d] = fmaf(w[j], v[d], a[d]);
     }
+    for (int d = 0; d < kv->head_dim; d++)
+        r->acc[d] = fmaf(a[d], beta, r->acc[d] * alpha);
 }
 
 /* One query head of one row at position pos. A non-finite score or result makes the head zero; false then. */
