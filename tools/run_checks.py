@@ -11,6 +11,7 @@ import hashlib
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,9 +27,11 @@ REASONS = ("cpu-feature", "no-gpu", "no-shared-data")
 QUICK_REASONS = ("model-not-fetched",)
 MODELS = {"quick": ["smollm2"], "full": ["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b", "all-minilm-l6-v2"]}
 TAIL = 40
-# Stages that leave a processor free (pytest used 28 % of one, the emulator uses one), and the build that each needs: they run one after
-# another beside all others.
-BESIDE = {"check-neon": "build-release", "pytest": "build-release", "server-asan": "build-asan", "server-tsan": "build-tsan"}
+# Stages that mostly wait, for replies and for clocks: they have lanes of their own beside those that compute.
+WAITING = ("pytest", "server-asan", "server-tsan")
+WAITING_LANES = 2
+# Stages that compute and look at no clock: they step back for those that do.
+STEP_BACK = re.compile(r"build-|check-|exact-|cuda|fuzz-replay")
 
 ENV = dict(
     os.environ,
@@ -61,6 +64,27 @@ class Result:
         self.notes += other.notes
 
 
+def needs(name):
+    """The stages that must be over before this one. Builds come one after another: each takes all processors."""
+    if name == "build-release":
+        return []
+    if name.startswith("build-"):
+        return {"build-asan": ["build-release"], "build-tsan": ["build-asan"]}[name]
+    if name == "fuzz-replay":
+        return ["build-asan"]
+    variant = name.rpartition("-")[2]
+    return [f"build-{variant if variant in ('asan', 'tsan') else 'release'}"]
+
+
+def step_back(pid):
+    """The process and what it starts get what others leave. Where each session has its share (autogroup), the session does."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, 10)
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text("10")
+    except OSError:
+        pass  # it is over, or the system has no such groups
+
+
 def run(cmd, log, timeout, env=None):
     """Run cmd with its output in log. Returns the exit status, negative for a signal, or None for a time-out."""
     with open(log, "ab") as out:
@@ -69,6 +93,8 @@ def run(cmd, log, timeout, env=None):
         p = subprocess.Popen(
             [str(c) for c in cmd], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             env=env or ENV, start_new_session=True)
+        if STEP_BACK.match(pathlib.Path(log).name):
+            step_back(p.pid)
         try:
             return p.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -152,6 +178,8 @@ class Checks:
         self.env = ENV
         self.python = None
         self.telling = threading.Lock()
+        self.turn = threading.Condition()  # guards done
+        self.done = set()
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
@@ -232,9 +260,9 @@ class Checks:
     def unit(self, variant):
         return self.many(f"unit-{variant}", [no_aslr(variant) + [p] for p in programs(variant, "unit", "t_*")], parse_cmocka)
 
-    def suite(self, variant, name, *args):
-        program = ROOT / f"build/{variant}/tests/{name}/{name}"
-        return self.one(f"{name}-{variant}", [program, *args], parse_line, 2400)
+    def suite(self, stage, *args, variant="release"):
+        name = stage.partition("-")[0]
+        return self.one(stage, [ROOT / f"build/{variant}/tests/{name}/{name}", *args], parse_line, 2400)
 
     def check_neon(self):
         """As `make check-neon`. The emulator has every instruction, so that a skip means that nothing was compared."""
@@ -285,22 +313,24 @@ class Checks:
         return judge(r, name, rc, counted, len(skipped), "".join(f"skip: {s.splitlines()[0]}\n" for s in skipped))
 
     def stages(self):
+        # In the order in which they are begun, as far as what they need is there: what others wait for, then what takes long.
         quick = ["--quick"] if self.args.quick else []
         yield "build-release", lambda: self.build("release", "all", "tests")
+        yield "build-asan", lambda: self.build("asan", "all", "tests")
+        yield "build-tsan", lambda: self.build("tsan", "all", "tests")
+        yield "exact-models", lambda: self.suite("exact-models", "--models", *quick)
+        yield "exact-families", lambda: self.suite("exact-families", "--families", *quick)
         yield "lint", lambda: self.one("lint", ["tools/lint"], parse_line)
         yield "unit-release", lambda: self.unit("release")
-        yield "build-asan", lambda: self.build("asan", "all", "tests")
-        yield "unit-asan", lambda: self.unit("asan")
-        yield "fuzz-replay", self.fuzz
-        yield "build-tsan", lambda: self.build("tsan", "all", "tests")
         yield "unit-tsan", lambda: self.unit("tsan")
-        for name in ("check", "golden", "exact", "torture"):
-            if list((ROOT / "tests" / name).glob("*.c")):
-                yield f"{name}-release", lambda name=name: self.suite("release", name, *quick)
-                if name == "check":
-                    yield "check-asan", lambda: self.suite("asan", "check", "--quick")
-                    yield "check-neon", self.check_neon
-                    yield "cuda", self.cuda
+        yield "unit-asan", lambda: self.unit("asan")
+        yield "check-neon", self.check_neon
+        yield "cuda", self.cuda
+        yield "check-release", lambda: self.suite("check-release", *quick)
+        yield "check-asan", lambda: self.suite("check-asan", "--quick", variant="asan")
+        yield "torture-release", lambda: self.suite("torture-release", *quick)
+        yield "golden-release", lambda: self.suite("golden-release", *quick)
+        yield "fuzz-replay", self.fuzz
         paths = [d for d in ("tests/tools", "tests/golden", "tests/api") if list((ROOT / d).glob("test_*.py"))]
         if paths:
             yield "pytest", lambda: self.pytest("pytest", "release", *paths)
@@ -335,15 +365,26 @@ class Checks:
             print(f"     {log.relative_to(ROOT)} ends with:\n{tail(log)}", flush=True)
         self.total.add(r)
 
-    def stages_in_turn(self, some, fetching, done):
-        for name, work in some:
-            if name in BESIDE and BESIDE[name] in done:
-                done[BESIDE[name]].wait()
+    def lane(self, some, names, fetching):
+        """Take from some, which other lanes take from too, the first stage that is ready, until none is left."""
+        while True:
+            with self.turn:
+                ready = None
+                while some and not ready:
+                    ready = next((s for s in some if all(n in self.done or n not in names for n in needs(s[0]))), None)
+                    if not ready:
+                        self.turn.wait()
+                if not ready:
+                    return
+                some.remove(ready)
+            name, work = ready
             if not name.startswith(("build-", "lint")):
                 for t in fetching:
                     t.join()
             self.stage(name, work)
-            done[name].set()
+            with self.turn:
+                self.done.add(name)
+                self.turn.notify_all()
 
     def main(self):
         only = set(self.args.only or [])
@@ -355,14 +396,15 @@ class Checks:
         for old in [*LOGS.glob("*.log"), *LOGS.glob("*.part")]:
             old.unlink()
         start = time.monotonic()
-        done = {name: threading.Event() for name, _ in stages}
         # Downloads wait for the network, builds for the processors: side by side.
         fetching = [threading.Thread(target=self.stage, args=step) for step in (("venv", self.venv), ("models", self.models))]
-        beside = threading.Thread(target=self.stages_in_turn, args=([s for s in stages if s[0] in BESIDE], fetching, done))
-        for t in (*fetching, beside):
+        names = {n for n, _ in stages}
+        waiting, busy = [s for s in stages if s[0] in WAITING], [s for s in stages if s[0] not in WAITING]
+        lanes = [threading.Thread(target=self.lane, args=(some, names, fetching))
+                 for some, n in ((waiting, WAITING_LANES), (busy, JOBS)) for _ in range(n)]
+        for t in (*fetching, *lanes):
             t.start()
-        self.stages_in_turn([s for s in stages if s[0] not in BESIDE], fetching, done)
-        for t in (*fetching, beside):
+        for t in (*fetching, *lanes):
             t.join()
         return self.finish(time.monotonic() - start)
 
@@ -379,7 +421,8 @@ class Checks:
             if not is_known:
                 t.failed += n
         t.skips = [s for s in t.skips if s.split(":")[0].strip() in allowed]
-        print(f"total: {seconds:.0f} s")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"total: {seconds:.0f} s; {used.ru_utime + used.ru_stime:.0f} s of {JOBS} processors")
         print(f"{t.passed} passed, {t.failed} failed, {len(t.skips)} skipped")
         return 1 if t.failed or not t.passed else 0
 

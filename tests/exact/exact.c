@@ -1,13 +1,13 @@
 /* exact.c - models x backend configurations x scenarios x requests: every cell must give the bytes of the first one.
  *
- *   exact [--quick] [--families] [--write-digests] [--device cuda] [MODEL...]     from the repository's root
+ *   exact [--quick] [--families | --models] [--write-digests] [--device cuda] [MODEL...]     from the repository's root
  *
  * --device cuda: the GPU's configurations instead of the CPU's, with its plain kernels as the base.
  *
  * The base of a tiny model is the ref backend with whole prompts alone. Real models are slow on ref: their base is the fast backend
  * and plain C computes one short request. --quick leaves out the real models but the default one. --write-digests computes the base's
  * digests and nothing else. The tiny models of tests/golden/families have no digests, and a line that counts the cells of three
- * columns; --families runs them alone. Those of tests/golden/mtp have a head that guesses. */
+ * columns; --families runs them alone, --models all others. Those of tests/golden/mtp have a head that guesses. */
 #include "exact.h"
 #include "base/log.h"
 #include "digests.h"
@@ -352,7 +352,9 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     if (!is_writing && c->drafts == DRAFTS_HEAD && strcmp(m->name, "agrees") == 0 &&
         lab.n_accepted < lab.n_drafted / 3)
         fail(m->name, c->name, "guesses", "its head's do not come true");
-    if (!m->is_family && !m->has_head && !c->split)
+    /* A runner of its own computes it: what the configurations' engines have beside the backend does not touch it. */
+    bool is_plain_engine = c->drafts == DRAFTS_NONE && c->keep_pages == 0 && !c->split;
+    if (!m->is_family && !m->has_head && is_plain_engine)
         run_digest(&lab, m, c);
     lab_close(&lab);
 }
@@ -495,7 +497,7 @@ static void run_folder(const char *folder, bool heads, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    bool is_quick = false, has_families = false;
+    bool is_quick = false, has_families = true, has_models = true;
     log_set_level(LOG_LEVEL_WARN);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
@@ -503,12 +505,14 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--write-digests") == 0)
             is_writing = true;
         else if (strcmp(argv[i], "--families") == 0)
-            has_families = true;
+            has_models = false;
+        else if (strcmp(argv[i], "--models") == 0)
+            has_families = false;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             is_gpu = strcmp(argv[++i], "cuda") == 0;
         else if (argv[i][0] == '-') {
-            fprintf(stderr, "usage: exact [--quick] [--families] [--write-digests] [--device cuda] "
-                            "[MODEL...]\n");
+            fprintf(stderr, "usage: exact [--quick] [--families | --models] [--write-digests] "
+                            "[--device cuda] [MODEL...]\n");
             return 2;
         }
     }
@@ -522,7 +526,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
         buf_init(&base[i], MEM_CAT_BASE, (size_t)1 << 22);
     digests_read();
-    for (size_t m = 0; m < ARRAY_LEN(models) && !has_families; m++) {
+    for (size_t m = 0; m < ARRAY_LEN(models) && has_models; m++) {
         if (!is_named(models[m].name, argc, argv) || (is_gpu && is_target(&models[m])))
             continue; /* what looks at its states runs on the CPU alone */
         if (is_quick && !models[m].is_quick)
@@ -530,9 +534,9 @@ int main(int argc, char **argv)
         else
             run_model(&models[m]);
     }
-    if (!is_writing)
+    if (!is_writing && has_families)
         run_folder(FAMILIES, false, argc, argv);
-    if (!is_writing && !has_families)
+    if (!is_writing && has_models)
         run_folder(HEADS, true, argc, argv);
     for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
         buf_release(&base[i]);

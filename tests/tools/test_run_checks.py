@@ -110,6 +110,7 @@ def test_under_the_emulator_nothing_is_skipped(skips, failed, monkeypatch):
 
 def test_stages_that_wait_run_beside_the_others_after_their_build(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(rc, "LOGS", tmp_path)
+    monkeypatch.setattr(rc, "JOBS", 2)
     order = []
 
     def work(name, seconds=0.0):
@@ -126,10 +127,29 @@ def test_stages_that_wait_run_beside_the_others_after_their_build(monkeypatch, t
     monkeypatch.setattr(checks, "venv", lambda: rc.Result())
     monkeypatch.setattr(checks, "models", lambda: rc.Result())
     monkeypatch.setattr(checks, "stages", lambda: iter([
-        work("build-release", 0.2), work("build-asan", 0.2), work("exact", 0.6), work("pytest", 0.3), work("server-asan"), work("server-tsan")]))
+        work("build-release", 0.2), work("build-asan", 0.2), work("exact-models", 0.8), work("lint"), work("unit-asan", 0.2), work("unit-release"),
+        work("pytest", 0.4), work("server-asan"), work("server-tsan", 0.2)]))
     assert checks.main() == 0
     at = {line: i for i, line in enumerate(order)}
-    assert at["build-release ends"] < at["pytest starts"] < at["exact ends"]
-    assert max(at["build-asan ends"], at["pytest ends"]) < at["server-asan starts"] < at["exact ends"]
-    assert at["server-asan ends"] < at["server-tsan starts"], "a build that is no stage is not waited for"
-    assert "6 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+    assert {"build-release starts", "server-tsan starts"} == set(order[:2]), "a build that is no stage is not waited for"
+    assert at["build-release ends"] < min(at[f"{n} starts"] for n in ("build-asan", "exact-models", "pytest", "lint"))
+    assert at["build-asan ends"] < at["lint starts"], "two of those that compute at a time, in their order"
+    assert at["build-asan ends"] < at["unit-asan starts"] < at["unit-release starts"] < at["exact-models ends"]
+    assert at["build-asan ends"] < at["server-asan starts"] < at["pytest ends"] < at["exact-models ends"]
+    assert "9 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+
+
+def test_what_computes_steps_back(tmp_path):
+    for name, nice in (("build-asan", 10), ("exact-families", 10), ("unit-asan", 0), ("pytest", 0)):
+        log = tmp_path / f"{name}.log"
+        assert rc.run(["bash", "-c", "sleep 0.3; nice"], log, 20) == 0
+        assert log.read_text().splitlines()[-1] == str(nice)
+
+
+def test_every_stage_needs_stages_that_there_are():
+    names = [n for n, _ in rc.Checks(rc.argparse.Namespace(quick=False, only=None, list=False)).stages()]
+    assert len(set(names)) == len(names)
+    over = set()
+    for name in names:
+        assert set(rc.needs(name)) <= over, name
+        over.add(name)
