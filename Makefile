@@ -8,8 +8,6 @@ B := build/$(if $(filter release,$(V)),,$(V)-)$(if $(filter sim,$(CUDA)),cudasim
 else
 B := build/$(V)
 endif
-# Objects: those of the backend's own files are in $(B), all others are the same with it and without.
-O := build/$(V)
 
 CC ?= cc
 CLANG ?= clang
@@ -60,7 +58,7 @@ NVCCFLAGS := -O3 -std=c++17 -lineinfo -fmad=false -Isrc -Xcompiler -fno-exceptio
 ifneq ($(CUDA),0)
 SRC := $(filter-out src/kernels/cuda/none.c,$(SRC))
 CU := $(sort $(wildcard src/kernels/cuda/*.cu))
-CUDA_LIBS := $(if $(filter 1,$(CUDA)),-L$(CUDA_HOME)/lib64 -lcudart_static) -lstdc++ -ldl -lrt
+LIBS += $(if $(filter 1,$(CUDA)),-L$(CUDA_HOME)/lib64 -lcudart_static) -lstdc++ -ldl -lrt
 CUDA_INCLUDE := $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include,-Itests/cudasim/include)
 else
 SRC := $(filter-out $(filter-out src/kernels/cuda/none.c,$(wildcard src/kernels/cuda/*.c)),$(SRC))
@@ -70,30 +68,29 @@ SIM := $(if $(filter sim,$(CUDA)),$(sort $(wildcard tests/cudasim/*.cc)))
 CXX ?= c++
 CXXFLAGS = -std=c++17 -Itests/cudasim/include -Isrc -Iinclude -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
 	-Wno-unused-function -Wno-maybe-uninitialized $(WERROR) $(OPT_$(V)) -ffp-contract=off -fno-exceptions -fno-omit-frame-pointer -MMD -MP
-OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out src/kernels/cuda/%,$(SRC))) $(patsubst %.c,$(B)/%.o,$(filter src/kernels/cuda/%,$(SRC))) \
-	$(CU:%.cu=$(B)/%.cu.o) $(SIM:%.cc=$(B)/%.o)
-MAIN := $(O)/src/cli/main.o
+OBJ := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o) $(SIM:%.cc=$(B)/%.o)
+MAIN := $(B)/src/cli/main.o
 LIB := $(B)/libplumb-all.a
 
 # Instruction sets follow the file-name suffix and nothing else is built above the baseline. A file's dispatch test (cpu.c) asks
 # for every flag that it is compiled with here.
 $(B)/src/kernels/cuda/%.o: CFLAGS += $(CUDA_INCLUDE)
-$(O)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
-$(O)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
-$(O)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-$(O)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16
-$(O)/%_neon.o: CFLAGS += -march=armv8.2-a+dotprod
+$(B)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(B)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
+$(B)/%_avx512.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+$(B)/%_amx.o: CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16
+$(B)/%_neon.o: CFLAGS += -march=armv8.2-a+dotprod
 # gcc 12 would load every code of a group first and spill the sums. clang does not know the flag.
 ifneq ($(V),fuzz)
-$(O)/%_neon.o: CFLAGS += -fno-schedule-insns
+$(B)/%_neon.o: CFLAGS += -fno-schedule-insns
 endif
 
 # Where variables are at each instruction of the inlined kernels takes a quarter of their time to compile; lines do.
-$(O)/src/kernels/cpu/%.o: CFLAGS += -g1
+$(B)/src/kernels/cpu/%.o: CFLAGS += -g1
 
 # Fuzzers look for faults in parsers; clang takes minutes and a gigabyte to instrument the inlined kernels, which read no input.
 ifeq ($(V),fuzz)
-$(O)/src/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all
+$(B)/src/kernels/cpu/%.o: CFLAGS += -fno-sanitize=all
 endif
 
 UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit/t_*.c)))
@@ -111,7 +108,7 @@ FUZZ_BIN := $(FUZZ:%=$(B)/tests/fuzz/fuzz_%)
 ifeq ($(V),fuzz)
 FUZZ_LDFLAGS := -fsanitize=fuzzer
 else
-FUZZ_MAIN := $(O)/tests/fuzz/replay.o
+FUZZ_MAIN := $(B)/tests/fuzz/replay.o
 endif
 T ?= $(firstword $(FUZZ))
 SECONDS ?= 60
@@ -123,28 +120,19 @@ help: ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /  make \1|/' | column -t -s '|'
 	@echo; echo 'Variants: V=release (default), V=asan (address, undefined), V=tsan, V=fuzz (clang). Tests: ./check'
 
-# A change of flags rebuilds: $(call stamp,FILE,FLAGS).
-stamp = $(shell mkdir -p $(dir $(1)); echo '$(subst ','"'"',$(2))' | cmp -s - $(1) || echo '$(subst ','"'"',$(2))' > $(1))
-$(call stamp,$(O)/flags,$(CC) $(CFLAGS) $(LDFLAGS) $(LIBS))
+# A change of flags rebuilds.
+FLAGS_NOW := $(CC) $(CFLAGS) $(LDFLAGS) $(LIBS) $(if $(CU),$(NVCC) $(NVCCFLAGS) $(CXX) $(CXXFLAGS))
+$(shell mkdir -p $(B); echo '$(subst ','"'"',$(FLAGS_NOW))' | cmp -s - $(B)/flags || echo '$(subst ','"'"',$(FLAGS_NOW))' > $(B)/flags)
 
-$(O)/%.o: %.c $(O)/flags
+$(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c $< -o $@
 
-ifneq ($(CUDA),0)
-$(call stamp,$(B)/cuda-flags,$(CUDA_LIBS) $(CUDA_INCLUDE) $(if $(filter 1,$(CUDA)),$(NVCC) $(NVCCFLAGS),$(CXX) $(CXXFLAGS)))
-LIBS += $(CUDA_LIBS)
-
-$(B)/src/kernels/cuda/%.o: src/kernels/cuda/%.c $(O)/flags $(B)/cuda-flags
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c $< -o $@
-endif
-
-$(B)/%.cu.o: %.cu $(B)/cuda-flags
+$(B)/%.cu.o: %.cu $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(filter 1,$(CUDA)),$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d),$(CXX) $(CXXFLAGS) -x c++) -c $< -o $@
 
-$(B)/%.o: %.cc $(B)/cuda-flags
+$(B)/%.o: %.cc $(B)/flags
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
 
@@ -155,26 +143,22 @@ $(LIB): $(filter-out $(MAIN),$(OBJ))
 $(B)/plumb: $(MAIN) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(SUPPORT): $(patsubst %.c,$(O)/%.o,$(filter-out $(SUPPORT_MAINS),$(sort $(wildcard tests/support/*.c))))
+$(SUPPORT): $(patsubst %.c,$(B)/%.o,$(filter-out $(SUPPORT_MAINS),$(sort $(wildcard tests/support/*.c))))
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(SUPPORT_BIN): $(B)/%: $(O)/%.o $(SUPPORT) $(LIB)
-	@mkdir -p $(@D)
+$(SUPPORT_BIN): $(B)/%: $(B)/%.o $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(B)/tests/unit/%: $(O)/tests/unit/%.o $(SUPPORT) $(LIB)
-	@mkdir -p $(@D)
+$(B)/tests/unit/%: $(B)/tests/unit/%.o $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
 .SECONDEXPANSION:
 $(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden $(B)/tests/torture/torture: \
-		$$(patsubst %.c,$(O)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(SUPPORT) $(LIB)
-	@mkdir -p $(@D)
+		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(B)/tests/fuzz/fuzz_%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(SUPPORT) $(LIB)
-	@mkdir -p $(@D)
+$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(LIBS)
 
 tests: $(UNIT) $(SUITES) $(SUPPORT_BIN) $(if $(FUZZ_MAIN),$(FUZZ_BIN)) ## build every test program
@@ -209,4 +193,4 @@ fmt: ## format every C file
 clean: ## remove build/
 	rm -rf build
 
--include $(OBJ:.o=.d) $(wildcard $(O)/tests/*/*.d)
+-include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d)

@@ -316,12 +316,12 @@ struct engine_ops {
     /* Give up the row's memory and promises: all its ids are pending again. */
     void (*rewind)(struct engine *e, row_id row);
     /* Run one step. work [n], each row once; sum of tokens <= max_step_rows. results [n] in the order of work.
-     * An error return means that the step as a whole failed: every row in it is to be closed. ERR_LOST: no row has any memory left, and
-     * nothing but mend may be called. */
+     * An error return means that the step as a whole failed: every row in it is to be closed. ERR_LOST: no row has any memory left;
+     * ERR_IO: what rows and kept histories have in memory may be wrong. Nothing but mend, where there is one, may be called then. */
     enum err_code (*step)(struct engine *e, const struct engine_work *work, int32_t n,
                           struct engine_result *results, struct err *err);
-    /* After ERR_LOST: make the device and the model ready again; all rows are as after rewind, kept histories are gone but for those on
-     * disk. NULL: an engine that loses nothing. Errors: the engine cannot go on. */
+    /* After ERR_LOST and ERR_IO: make the device and the model ready again; all rows are as after rewind, kept histories are gone but for
+     * those on disk. NULL: an engine that loses nothing. Errors: the engine cannot go on. */
     enum err_code (*mend)(struct engine *e, struct err *err);
     void (*close)(struct engine *e,
                   row_id row); /* any time between steps; frees the row's memory */

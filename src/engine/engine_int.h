@@ -75,6 +75,7 @@ struct engine_model {
     struct drafter *drafter;   /* borrowed, or NULL */
     struct drafter *slow;      /* one that takes time; borrowed, or NULL */
     bool drafts_always;
+    bool is_lost;                                         /* the last step said ERR_LOST */
     enum err_code (*restore)(void *ctx, struct err *err); /* or NULL */
     void *restore_ctx;
     int32_t drafts_max;            /* guesses of a row in a step */

@@ -331,7 +331,7 @@ static enum err_code engine_model_mend(struct engine *e, struct err *err)
 {
     struct engine_model *em = engine_model_of(e);
     struct drafter *slow = em->slow;
-    if (!em->restore || (slow && !slow->ops->lose))
+    if (em->is_lost && (!em->restore || (slow && !slow->ops->lose)))
         return err_set(err, ERR_UNSUPPORTED, "nothing is known that would open it again");
     for (row_id i = 0; i < e->info.max_rows; i++) {
         struct row *row = &em->rows[i];
@@ -339,6 +339,9 @@ static enum err_code engine_model_mend(struct engine *e, struct err *err)
         if (row->n_ids > row->n_prompt)
             row->n_cuts = 0;
     }
+    runner_forget(em->runner);
+    if (!em->is_lost) /* guesses may be wrong */
+        return ERR_OK;
     runner_lose(em->runner);
     if (slow)
         slow->ops->lose(slow);
@@ -347,6 +350,10 @@ static enum err_code engine_model_mend(struct engine *e, struct err *err)
         code = runner_restore(em->runner, err);
     if (!code && slow)
         code = slow->ops->mend(slow, err);
+    if (!code)
+        code = runner_warm(em->runner, err);
+    code = ops_loaded(em->runner->model->be, code, err);
+    em->is_lost = code != ERR_OK;
     return code;
 }
 
@@ -582,6 +589,9 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
         s->be = m->be;
         em->n_samplers += code == ERR_OK;
     }
+    if (!code)
+        code = runner_warm(em->runner, err);
+    code = ops_loaded(m->be, code, err);
     if (code) {
         engine_model_free(&em->base);
         return code;

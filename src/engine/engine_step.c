@@ -308,6 +308,7 @@ enum err_code engine_model_step(struct engine *e, const struct engine_work *work
     if (!code) {
         draft_plan(em, work, n, n_out, e->info.max_step_rows - (int32_t)n_rows);
         code = runner_step(em->runner, em->items, n, err);
+        em->is_lost = code == ERR_LOST;
     }
     if (!code) {
         struct sample_job j = { .em = em, .work = work, .results = results, .n = n };

@@ -382,13 +382,19 @@ enum err_code runner_restore(struct runner *r, struct err *err)
     return code ? code : runner_taps_alloc(r, err);
 }
 
-void runner_lose(struct runner *r)
+void runner_forget(struct runner *r)
 {
     for (int32_t i = 0; i < r->max_seqs; i++)
         if (r->seqs[i].is_open)
             runner_rewind(r, i);
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         BUG_ON(r->has_group[g] && !runner_make_room(r, g, r->pools[g].n_pages));
+    r->fault = (struct err){ 0 };
+}
+
+void runner_lose(struct runner *r)
+{
+    runner_forget(r);
     runner_free_device(r);
 }
 
@@ -678,6 +684,8 @@ static void runner_commit(struct runner *r, struct runner_item *it, const uint8_
 enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n, struct err *err)
 {
     BUG_ON(n < 1 || n > r->max_seqs);
+    if (r->fault.code)
+        return err_set(err, r->fault.code, "%s", r->fault.text);
     enum err_code code = ERR_OK;
     struct model_step st = { .ids = r->ids,
                              .pos = r->pos,
@@ -723,6 +731,30 @@ enum err_code runner_step(struct runner *r, struct runner_item *items, int32_t n
         failed += items[k % n].n;
     }
     mem_guard_leave();
+    return code;
+}
+
+enum err_code runner_warm(struct runner *r, struct err *err)
+{
+    const int32_t id = 0;
+    bool is_headless = r->model->is_two_way || r->model->n_labels > 0;
+    struct runner_item it = { .ids = &id, /* sequence 0 */
+                              .n = 1,
+                              .n_out = 1,
+                              .wants_best = true,
+                              .wants_hidden = is_headless,
+                              .has_no_head = is_headless };
+    struct runner_seq *s = &r->seqs[0];
+    bool was_open = s->is_open;
+    if (r->model->be->ops->is_host)
+        return ERR_OK;
+    BUG_ON(s->len > 0);
+    s->is_open = true;
+    enum err_code code = runner_reserve(r, 0, 1, err);
+    if (!code)
+        code = runner_step(r, &it, 1, err);
+    runner_rewind(r, 0);
+    s->is_open = was_open;
     return code;
 }
 

@@ -145,9 +145,10 @@ struct runner {
     size_t tapped_bytes;
     float *inputs; /* [max_rows][.] backend memory, of projected models and of heads */
     size_t inputs_bytes;
-    float *logits; /* [max_out][V] host memory */
-    float *hidden; /* [max_out][D] host memory */
-    int32_t *best; /* [max_out] */
+    struct err fault; /* of the backend, met between steps; code ERR_OK = none */
+    float *logits;    /* [max_out][V] host memory */
+    float *hidden;    /* [max_out][D] host memory */
+    int32_t *best;    /* [max_out] */
 };
 
 /* A sequence's part of a step: append ids at its end. */
@@ -192,11 +193,16 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out,
                          struct err *err) MUST_CHECK;
 void runner_free(struct runner *r);
 
-/* The model's device is lost: sequences stay open and have no tokens, kept histories and sessions' hold on them are given up (those on
- * disk stay), all backend memory is freed. runner_restore, once the model is loaded again, before anything else.
+/* What backend memory holds may be wrong: sequences stay open and have no tokens, kept histories and sessions' hold on them are given up
+ * (those on disk stay). */
+void runner_forget(struct runner *r);
+/* ... or the model's device is lost: all backend memory is freed, too. runner_restore, once the model is loaded again, before anything else.
  * Errors of runner_restore: those of runner_new. */
 void runner_lose(struct runner *r);
 enum err_code runner_restore(struct runner *r, struct err *err) MUST_CHECK;
+/* A step of one token, of which nothing stays: a device has what it takes for steps from then on, and is known to compute. Before the
+ * first sequence, or where none has tokens and one can be opened. Errors: those of a step. */
+enum err_code runner_warm(struct runner *r, struct err *err) MUST_CHECK;
 
 /* Open an empty sequence; it has no pages. Errors: ERR_NOMEM - all sequences are open. */
 enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err) MUST_CHECK;

@@ -179,6 +179,19 @@ static bool record_of_end(const struct runner *r, const struct runner_end *e,
     return true;
 }
 
+/* False: the copies, or what made the bytes that they took, have failed, which the next step will say. */
+static bool write_job(struct runner *r, struct tier_job *job)
+{
+    const struct model *m = r->model;
+    if (r->fault.code == ERR_OK && m->be->ops->wait(m->be, &r->fault) == ERR_OK) {
+        tier_submit(r->tier->tier, job);
+        return true;
+    }
+    tier_count_dropped(r->tier->tier, 1);
+    tier_give_back(r->tier->tier, job);
+    return false;
+}
+
 /* False: every buffer is out. */
 static bool write_node(struct runner *r, int32_t node)
 {
@@ -196,9 +209,9 @@ static bool write_node(struct runner *r, int32_t node)
         return false;
     }
     runner_move_page(r, MODEL_GROUP_FULL, v.page, job->file + TIER_HEADER_BYTES, true);
-    t->wish_at[node] = WISH_OUT;
     job->tag = (uint64_t)node + 1;
-    tier_submit(t->tier, job);
+    if (write_job(r, job))
+        t->wish_at[node] = WISH_OUT;
     return true;
 }
 
@@ -222,7 +235,7 @@ static bool write_end(struct runner *r, const struct runner_end *e)
                               e->tables[MODEL_GROUP_WINDOW].pages[rec.window_first + i], at, true);
     if (runner_has_state(r))
         at = runner_move_slot(r, e->tables[MODEL_GROUP_STATE].pages[0], at, true);
-    tier_submit(t->tier, job);
+    (void)write_job(r, job);
     return true;
 }
 

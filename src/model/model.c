@@ -2,6 +2,7 @@
 #include "model/model.h"
 #include "base/log.h"
 #include "model/model_int.h"
+#include "tensor/ops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -362,6 +363,8 @@ enum err_code model_load(const struct model_load_options *o, struct model **out,
         code = model_check_host(m, err);
     if (!code)
         code = model_load_tensors(m, o, err);
+    if (m->be)
+        code = ops_loaded(m->be, code, err);
     if (code) {
         model_free(m);
         return code;
@@ -386,7 +389,7 @@ void model_unload(struct model *m)
 enum err_code model_reload(struct model *m, const struct model_load_options *o, struct err *err)
 {
     BUG_ON(o->be != m->be || (m->host && o->host != m->host));
-    enum err_code code = model_load_tensors(m, o, err);
+    enum err_code code = ops_loaded(m->be, model_load_tensors(m, o, err), err);
     if (code)
         model_unload(m);
     else if (m->nextn)

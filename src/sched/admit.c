@@ -186,7 +186,7 @@ static void sched_park(struct sched *s, struct sched_row *row)
     sched_note_parked(s, row);
 }
 
-void sched_mend(struct sched *s, struct err *err)
+void sched_mend(struct sched *s, bool is_lost, struct err *err)
 {
     struct err lost = *err, why = { ERR_UNSUPPORTED, "the engine cannot" };
     int64_t start = clock_us();
@@ -198,9 +198,11 @@ void sched_mend(struct sched *s, struct err *err)
         s->failure = *err;
         return;
     }
-    s->stats.mended++;
-    log_warn("sched", "the device was opened again and the model loaded in %.1f s",
-             (double)(clock_us() - start) / 1e6);
+    if (is_lost) {
+        s->stats.mended++;
+        log_warn("sched", "the device was opened again and the model loaded in %.1f s",
+                 (double)(clock_us() - start) / 1e6);
+    }
     for (int32_t i = 0; i < s->n_rows; i++) {
         if (s->rows[i].is_fetching) { /* asked once more */
             s->rows[i].is_fetching = false;

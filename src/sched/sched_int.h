@@ -118,8 +118,9 @@ void sched_end_all(struct sched *s); /* all that is left ends as cancelled */
 /* --- step.c --- */
 void sched_build_step(struct sched *s);
 void sched_forward(struct sched *s);
-/* The engine has lost its device (err, which gets what is said if it cannot go on: has_failed): rows are parked, those of the step too. */
-void sched_mend(struct sched *s, struct err *err);
+/* A step has failed (err, which gets what is said if the engine cannot go on: has_failed), with the device or without it: rows are
+ * parked, those of the step too. */
+void sched_mend(struct sched *s, bool is_lost, struct err *err);
 void sched_route(struct sched *s);
 
 /* --- sched.c --- */

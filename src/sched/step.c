@@ -125,11 +125,14 @@ void sched_forward(struct sched *s)
     if (code == ERR_OK)
         return;
     log_error("sched", "a step of %d rows failed: %s", s->n_work, err.text);
+    bool is_mended = code == ERR_LOST || (code == ERR_IO && s->engine->ops->mend);
+    if (is_mended) /* the rows are none the worse for it: what they were can be made again */
+        err.code = ERR_LOST;
     for (int32_t i = 0; i < s->n_work; i++)
         s->results[i] =
             (struct engine_result){ .row = s->work[i].row, .finish = FINISH_ERROR, .err = err };
-    if (code == ERR_LOST)
-        sched_mend(s, &err);
+    if (is_mended)
+        sched_mend(s, code == ERR_LOST, &err);
 }
 
 /* --- route --- */

@@ -394,7 +394,8 @@ void generation_finish(struct generation *g, int32_t choice, const struct sched_
         c->end.n_tokens = c->tokens.n;
         c->end.n_reasoning = c->guide.n_reasoning;
     }
-    if (c->end.finish == FINISH_ERROR && f->err.code != ERR_CANCELLED && f->err.code != ERR_TIMEOUT)
+    if (c->end.finish == FINISH_ERROR && f->err.code != ERR_CANCELLED &&
+        f->err.code != ERR_TIMEOUT && f->err.code != ERR_LOST)
         g->has_failed = true;
 }
 

@@ -36,6 +36,13 @@ void ops_failed(struct backend *be, uint8_t *flags)
     be->ops->failed(be, flags);
 }
 
+enum err_code ops_loaded(struct backend *be, enum err_code code, struct err *err)
+{
+    struct err why;
+    enum err_code fault = be->ops->wait(be, &why);
+    return fault && (!code || code == ERR_NOMEM) ? err_set(err, ERR_IO, "%s", why.text) : code;
+}
+
 int ops_threads(const struct backend *be)
 {
     return be->ops->threads ? be->ops->threads(be) : 1;

@@ -22,6 +22,9 @@ struct tensor tensor_cols(struct tensor t, int64_t first, int64_t n);
 
 void ops_begin(struct backend *be, int n_rows);
 void ops_failed(struct backend *be, uint8_t *flags);
+/* What loading has come to, code and err: a fault of the device is told first, and in the place of memory that was not had for it.
+ * Errors: code; ERR_IO. */
+enum err_code ops_loaded(struct backend *be, enum err_code code, struct err *err) MUST_CHECK;
 
 int ops_threads(const struct backend *be); /* at least 1 */
 void ops_parallel(struct backend *be, void (*fn)(void *ctx, int64_t i), void *ctx, int64_t n);

@@ -4,10 +4,16 @@
  * pinned memory is what a copy finds. Device memory can be touched by kernels and copies alone (up to GUARDED bytes an allocation: more takes
  * longer to guard than to use), and ends at a page that nobody can touch.
  *
- * PLUMB_CUDASIM_ARCH    80, 86, 89, 90, 100 or 120: the compute capability that is told (90)
+ * PLUMB_CUDASIM_ARCH    80, 86, 89, 90, 100 or 120: the compute capability that is told (90). No kernel runs on 110.
  * PLUMB_CUDASIM_BYTES   of device memory (8 GiB)
- * PLUMB_CUDASIM_FAULT   N: kernel N of the process reads a bad address: all calls fail until cudaDeviceReset. "N,gone": and no device is to
- *                       be had by this process then. Programs that this one starts have none of it. */
+ * PLUMB_CUDASIM_FAULT   what fails of this process (programs that it starts have none of it), and which one, counted from 1:
+ *                       N          kernel N reads a bad address: all calls fail until cudaDeviceReset
+ *                       copyN      so does copy N, which moves nothing
+ *                       launchN    launch N is refused, for want of resources; nothing else comes of it
+ *                       refuseN    copy N is refused likewise
+ *                       mallocN    allocation N of device memory is refused
+ *                       graphN     no memory for graph N
+ *                       Behind it ",every": and each N-th after that; ",gone": no device is to be had after the first reset. */
 #include "sim.h"
 
 #include <deque>
@@ -25,6 +31,7 @@
 #define SM_COUNT     3
 #define SHARED_MAX   (227 * 1024)
 #define SHARED_PLAIN (48 * 1024) /* more has to be asked for */
+#define ARCH_NONE    110         /* that kernels were not built for */
 
 typedef std::function<void()> work;
 
@@ -52,8 +59,16 @@ std::map<const void *, int> shared_of;    /* what kernels have asked for */
 std::vector<cudasim_stream *> streams;
 size_t used;
 cudaError_t sticky, last;
-long n_kernels, fault_at = -2; /* -2: not read yet; -1: none */
-bool is_gone, goes;
+bool is_gone;
+
+enum kind { KERNEL, COPY, LAUNCH, REFUSE, MALLOC, GRAPH, KINDS };
+const char *const kind_names[KINDS] = { "", "copy", "launch", "refuse", "malloc", "graph" };
+
+struct {
+    bool is_read, goes, comes_again;
+    int kind;
+    long at, n; /* at 0: none */
+} fault;
 
 long setting(const char *name, long otherwise)
 {
@@ -77,16 +92,34 @@ cudaError_t say(cudaError_t e)
     return e;
 }
 
-/* Whether this kernel is the one that fails. */
-bool is_fault()
+void read_fault()
 {
-    if (fault_at == -2) {
-        const char *s = getenv("PLUMB_CUDASIM_FAULT");
-        fault_at = s ? atol(s) : -1;
-        goes = s && strstr(s, ",gone");
-        unsetenv("PLUMB_CUDASIM_FAULT");
-    }
-    return ++n_kernels == fault_at;
+    const char *s = getenv("PLUMB_CUDASIM_FAULT");
+    fault.is_read = true;
+    if (!s)
+        return;
+    for (int i = KINDS - 1; i >= 0; i--)
+        if (strncmp(s, kind_names[i], strlen(kind_names[i])) == 0) {
+            fault.kind = i;
+            fault.at = atol(s + strlen(kind_names[i]));
+            break;
+        }
+    if (fault.at < 1)
+        cudasim::fail("PLUMB_CUDASIM_FAULT: '%s' names nothing that could fail", s);
+    fault.goes = strstr(s, ",gone");
+    fault.comes_again = strstr(s, ",every");
+    unsetenv("PLUMB_CUDASIM_FAULT");
+}
+
+/* Whether this one of its kind is the one that fails. */
+bool is_fault(int kind)
+{
+    if (!fault.is_read)
+        read_fault();
+    if (fault.at == 0 || kind != fault.kind)
+        return false;
+    fault.n++;
+    return fault.comes_again ? fault.n % fault.at == 0 : fault.n == fault.at;
 }
 
 void protect(int how)
@@ -114,6 +147,14 @@ void drain_all()
 {
     for (auto *s : streams)
         drain(s);
+}
+
+void copy(void *dst, const void *src, size_t bytes)
+{
+    if (is_fault(COPY))
+        sticky = cudaErrorIllegalAddress;
+    else
+        memcpy(dst, src, bytes);
 }
 
 bool is_pinned(const void *p)
@@ -181,7 +222,7 @@ cudaError_t cudaDeviceReset(void)
     for (auto *s : streams)
         s->works.clear();
     used = 0;
-    if (sticky && goes)
+    if (sticky && fault.goes)
         is_gone = true;
     sticky = last = cudaSuccess;
     return cudaSuccess;
@@ -208,6 +249,10 @@ const char *cudaGetErrorString(cudaError_t e)
         return "an illegal memory access was encountered";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
+    case cudaErrorNoKernelImageForDevice:
+        return "no kernel image is available for execution on the device";
+    case cudaErrorLaunchOutOfResources:
+        return "too many resources requested for launch";
     default:
         return "invalid argument";
     }
@@ -221,7 +266,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     if (say(cudaSuccess))
         return say(cudaSuccess);
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, mapped = (room + PAGE - 1) / PAGE * PAGE;
-    if (bytes > all_bytes() - used)
+    if (bytes > all_bytes() - used || is_fault(MALLOC))
         return say(cudaErrorMemoryAllocation);
     void *base =
         mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -284,11 +329,13 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
                             cudaStream_t s)
 {
     LOCKED;
+    if (is_fault(REFUSE))
+        return say(cudaErrorInvalidValue);
     if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) {
         std::string staged((const char *)src, bytes);
-        return add(s, [=] { memcpy(dst, staged.data(), bytes); });
+        return add(s, [=] { copy(dst, staged.data(), bytes); });
     }
-    cudaError_t e = add(s, [=] { memcpy(dst, src, bytes); });
+    cudaError_t e = add(s, [=] { copy(dst, src, bytes); });
     if (!e && kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
         return cudaStreamSynchronize(s);
     return e;
@@ -361,6 +408,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     LOCKED;
+    if (is_fault(GRAPH))
+        return say(cudaErrorMemoryAllocation);
     *exec = new cudasim_graph(*graph);
     return say(cudaSuccess);
 }
@@ -408,8 +457,12 @@ cudaError_t cudasim_launch(const cudaLaunchConfig_t &cfg, const void *kernel, wo
     if (g.x == 0 || g.y == 0 || g.z == 0 || g.y > 65535 || g.z > 65535 || b.x * b.y * b.z == 0 ||
         b.x * b.y * b.z > 1024 || b.z > 64 || (shared > SHARED_PLAIN && shared > most))
         return say(cudaErrorInvalidValue);
+    if (is_fault(LAUNCH))
+        return say(cudaErrorLaunchOutOfResources);
+    if (setting("PLUMB_CUDASIM_ARCH", 90) == ARCH_NONE)
+        return say(cudaErrorNoKernelImageForDevice);
     return add(cfg.stream, [=] {
-        if (is_fault())
+        if (is_fault(KERNEL))
             sticky = cudaErrorIllegalAddress;
         else
             cudasim::run_grid(kernel, g, b, shared, body);

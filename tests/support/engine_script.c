@@ -325,7 +325,6 @@ static void script_rewind(struct engine *e, row_id id)
 static enum err_code script_mend(struct engine *e, struct err *err)
 {
     struct engine_script *s = (struct engine_script *)e;
-    BUG_ON(!s->is_lost);
     if (s->is_ruined)
         return err_set(err, ERR_IO, "nothing answers there");
     s->is_lost = false;

@@ -1,7 +1,7 @@
-/* The device of a running engine is lost: what it ends, what goes on, and with which bits.
+/* The device of a running engine fails, or is lost: what it ends, what goes on, and with which bits.
  *
  * A CPU backend stands for the device: its wait says ERR_LOST when it is told to, all memory that it gave is overwritten then, and
- * its reset wants all of that memory back. */
+ * its reset wants all of that memory back. After ERR_IO what rows have is overwritten, not the weights. */
 #include "engine_rows.h"
 
 #include <stdio.h>
@@ -18,8 +18,9 @@ static struct {
     struct {
         void *p;
         size_t bytes;
+        enum mem_cat cat;
     } blocks[BLOCKS];
-    int lose_in; /* waits; 0: not */
+    int lose_in, fail_in; /* waits; 0: not */
     int n_resets;
     bool is_lost, is_dead;
 } device;
@@ -31,6 +32,7 @@ static void *device_alloc(struct backend *be, enum mem_cat cat, size_t bytes)
         if (!device.blocks[i].p) {
             device.blocks[i].p = p;
             device.blocks[i].bytes = bytes;
+            device.blocks[i].cat = cat;
             return p;
         }
     fail_msg("too many blocks");
@@ -45,13 +47,23 @@ static void device_free(struct backend *be, enum mem_cat cat, void *p, size_t by
     device.inner->ops->free(device.inner, cat, p, bytes);
 }
 
+static void device_spoil(bool has_weights)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        if (device.blocks[i].p && (has_weights || device.blocks[i].cat == MEM_CAT_KV))
+            memset(device.blocks[i].p, 0xFF, device.blocks[i].bytes);
+}
+
 static enum err_code device_wait(struct backend *be, struct err *err)
 {
     if (device.lose_in > 0 && --device.lose_in == 0)
         device.is_lost = true;
-    for (int i = 0; device.is_lost && i < BLOCKS; i++)
-        if (device.blocks[i].p)
-            memset(device.blocks[i].p, 0xFF, device.blocks[i].bytes);
+    if (device.is_lost)
+        device_spoil(true);
+    if (device.fail_in > 0 && --device.fail_in == 0) {
+        device_spoil(false);
+        return err_set(err, ERR_IO, "the device would not");
+    }
     return device.is_lost ? err_set(err, ERR_LOST, "the device fell off") : ERR_OK;
 }
 
@@ -115,15 +127,20 @@ static void open_engine(struct tiny_engine *t, const char *file, const char *dir
                                                .restore = restore });
 }
 
-/* The step that loses the device. */
-static void step_lost(struct tiny_engine *t, row_id row)
+/* The step that loses the device, or (ERR_IO) fails there. */
+static void step_broken(struct tiny_engine *t, row_id row, enum err_code how)
 {
     struct engine_result res;
     struct engine_work work = { row, 8 };
     struct err err = { 0 };
-    device.lose_in = 1;
-    assert_int_equal(t->engine->ops->step(t->engine, &work, 1, &res, &err), ERR_LOST);
-    assert_non_null(strstr(err.text, "fell off"));
+    *(how == ERR_LOST ? &device.lose_in : &device.fail_in) = 1;
+    assert_int_equal(t->engine->ops->step(t->engine, &work, 1, &res, &err), how);
+    assert_non_null(strstr(err.text, how == ERR_LOST ? "fell off" : "would not"));
+}
+
+static void step_lost(struct tiny_engine *t, row_id row)
+{
+    step_broken(t, row, ERR_LOST);
 }
 
 static void mend(struct tiny_engine *t)
@@ -149,7 +166,7 @@ static void finish_row(struct tiny_engine *t, row_id row, int n, const struct an
 
 /* --- tests --- */
 
-static void rows_beside_the_step_go_on_with_the_same_bits(void **state)
+static void rows_beside_go_on(enum err_code how)
 {
     static int32_t ids[3][PROMPT_MAX];
     for (size_t f = 0; f < ARRAY_LEN(models); f++) {
@@ -173,7 +190,7 @@ static void rows_beside_the_step_go_on_with_the_same_bits(void **state)
         for (; n < 4; n++, res = step(&t, b, 1))
             token_equals(&res.tokens[0], &want[1].tokens[n]);
         token_equals(&res.tokens[0], &want[1].tokens[n++]);
-        step_lost(&t, a);
+        step_broken(&t, a, how);
         mend(&t);
         t.engine->ops->close(t.engine, a);
         tiny_engine_check(&t);
@@ -186,9 +203,67 @@ static void rows_beside_the_step_go_on_with_the_same_bits(void **state)
             for (int k = 0; k < again.n; k++)
                 token_equals(&again.tokens[k], &want[i].tokens[k]);
         }
-        assert_int_equal(device.n_resets, 1);
+        assert_int_equal(device.n_resets, how == ERR_LOST);
         tiny_engine_close(&t);
     }
+}
+
+static void rows_beside_the_step_go_on_with_the_same_bits(void **state)
+{
+    rows_beside_go_on(ERR_LOST);
+}
+
+/* A copy for a row that is not in the failing step may be what has failed: nothing in memory is believed. */
+static void nothing_in_memory_is_believed_after_a_failed_step(void **state)
+{
+    rows_beside_go_on(ERR_IO);
+}
+
+static bool flush_whole(struct tiny_engine *t)
+{
+    bool is_durable = false;
+    t->engine->ops->flush(t->engine);
+    for (int i = 0; i < 2000 && !t->engine->ops->flush_is_over(t->engine, &is_durable); i++) {
+        t->engine->ops->tend(t->engine);
+        usleep(1000);
+    }
+    return is_durable;
+}
+
+/* What a device gives that fails meanwhile is not for the disk; the next step tells of it, and after that all goes on. */
+static void what_a_failing_device_gives_is_not_written(void **state)
+{
+    static int32_t ids[PROMPT_MAX];
+    struct tiny_engine t;
+    struct answer want, got;
+    struct engine_result res;
+    struct err err = { 0 };
+    char dir[] = "/tmp/plumb-lost-XXXXXX", command[64];
+    assert_non_null(mkdtemp(dir));
+    prompt_fill(ids, 200, 0, 1);
+    struct engine_request req = request(ids, 180, 8);
+    open_engine(&t, models[0], dir);
+    answer_run(&t, &req, &want);
+    device.fail_in = 1;
+    assert_false(flush_whole(&t));
+    assert_int_equal(device.fail_in, 0);
+    row_id row = open_row(&t, &req);
+    grow(&t, row, INT32_MAX);
+    struct engine_work work = { row, 8 };
+    assert_int_equal(t.engine->ops->step(t.engine, &work, 1, &res, &err), ERR_IO);
+    assert_string_equal(err.text, "the device would not");
+    mend(&t);
+    t.engine->ops->close(t.engine, row);
+    row = open_row(&t, &req);
+    assert_false(t.engine->ops->fetch(t.engine, row));
+    t.engine->ops->close(t.engine, row);
+    answer_run(&t, &req, &got);
+    for (int k = 0; k < got.n; k++)
+        token_equals(&got.tokens[k], &want.tokens[k]);
+    assert_true(flush_whole(&t));
+    tiny_engine_close(&t);
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
 }
 
 /* What memory kept is gone, what the disk has is found. */
@@ -205,15 +280,8 @@ static void kept_histories_come_back_from_disk_alone(void **state)
         struct engine_request req = request(ids, 180, 8);
         open_engine(&t, models[f], f == 0 ? dir : NULL);
         answer_run(&t, &req, &want);
-        if (f == 0) {
-            bool is_durable = false;
-            t.engine->ops->flush(t.engine);
-            for (int i = 0; i < 2000 && !t.engine->ops->flush_is_over(t.engine, &is_durable); i++) {
-                t.engine->ops->tend(t.engine);
-                usleep(1000);
-            }
-            assert_true(is_durable);
-        }
+        if (f == 0)
+            assert_true(flush_whole(&t));
         row_id row = open_row(&t, &req);
         grow(&t, row, INT32_MAX);
         step_lost(&t, row);
@@ -282,6 +350,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_beside_the_step_go_on_with_the_same_bits),
+        cmocka_unit_test(nothing_in_memory_is_believed_after_a_failed_step),
+        cmocka_unit_test(what_a_failing_device_gives_is_not_written),
         cmocka_unit_test(kept_histories_come_back_from_disk_alone),
         cmocka_unit_test(it_can_be_lost_again_and_for_good),
     };

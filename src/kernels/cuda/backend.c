@@ -63,6 +63,11 @@ void *cuda_take(struct cuda_state *st, enum mem_cat cat, size_t bytes, const cha
     }
     if (p)
         (void)cudaFree(p);
+    if (e != cudaErrorMemoryAllocation) {
+        cuda_fault(st, what, (int)e);
+        err_set(err, ERR_IO, "%s", st->fault.text);
+        return NULL;
+    }
     size_t free_bytes = 0, all = 0;
     (void)cudaGetLastError(); /* a refused allocation is not a fault of the device */
     (void)cudaMemGetInfo(&free_bytes, &all);
@@ -116,7 +121,7 @@ enum err_code cuda_reserve_rows(struct cuda_state *st, int64_t in, struct err *e
 
 static void *cuda_alloc(struct backend *be, enum mem_cat cat, size_t bytes)
 {
-    return cuda_take(cuda_of(be), cat, bytes, "", NULL);
+    return cuda_take(cuda_of(be), cat, bytes, "memory", NULL);
 }
 
 static void cuda_free(struct backend *be, enum mem_cat cat, void *p, size_t bytes)
@@ -368,6 +373,23 @@ static const struct backend_ops *cuda_table(struct cuda_state *st, struct backen
     return ops;
 }
 
+/* A build has kernels for the devices that it was asked for. */
+static enum err_code cuda_check_kernels(struct cuda_state *st, const struct cuda_device *dev,
+                                        struct err *err)
+{
+    struct cu_clear c = { .flags = st->flags, .n = 1 };
+    int e = cu_launch_clear(&c, st->stream);
+    if (!e)
+        e = (int)cudaStreamSynchronize((cudaStream_t)st->stream);
+    if (e == (int)cudaErrorNoKernelImageForDevice)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "GPU %d, %s: this build has no kernels for compute capability %d.%d: build "
+                       "with make CUDA=1 CUDA_ARCHS=all",
+                       st->device, dev->name, dev->major, dev->minor);
+    return e ? err_set(err, ERR_IO, "GPU %d: %s", st->device, cudaGetErrorString((cudaError_t)e))
+             : ERR_OK;
+}
+
 enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **out, struct err *err)
 {
     struct cuda_device dev;
@@ -383,6 +405,8 @@ enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **o
     st->device = o->device;
     st->is_plain = o->is_plain;
     code = cuda_init(st, err);
+    if (!code)
+        code = cuda_check_kernels(st, &dev, err);
     if (code) {
         cuda_close(be);
         return code;

@@ -29,7 +29,7 @@ bool cuda_is_built(void);
 enum err_code cuda_device_find(int device, struct cuda_device *out, struct err *err) MUST_CHECK;
 
 /* Out:    *out, closed by its ops->close.
- * Errors: those of cuda_device_find; ERR_NOMEM. */
+ * Errors: those of cuda_device_find; ERR_NOMEM; ERR_IO - the device does not compute. */
 enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **out,
                                 struct err *err) MUST_CHECK;
 

@@ -73,6 +73,10 @@ static const struct cu_expert *moe_set(struct cuda_state *st, const struct weigh
     for (int i = 0; i < n; i++)
         host[i] = (struct cu_expert){ w[i]->w.codes, w[i]->w.scales, w[i]->w.post };
     cuda_fault(st, "experts", cuda_transfer(st, set, host, bytes, cudaMemcpyHostToDevice));
+    if (st->has_failed) {
+        cuda_give(st, MEM_CAT_WEIGHTS, set, bytes);
+        return NULL;
+    }
     first->set = set;
     first->n_set = n;
     return set;

@@ -240,12 +240,14 @@ static void graph_capture(struct cuda_state *st, struct cuda_graph *g)
 {
     cudaGraph_t graph = NULL;
     cudaStream_t s = (cudaStream_t)st->stream;
-    cuda_fault(st, "capture", (int)cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-    if (st->has_failed)
+    int e = (int)cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+    cuda_fault(st, "capture", e);
+    if (e)
         return;
     run_commands(st);
-    int e = (int)cudaStreamEndCapture(s, &graph);
-    if (!e)
+    e = (int)cudaStreamEndCapture(s, &graph);
+    if (!e &&
+        !st->has_failed) /* what a command that failed has left out would be left out for good */
         e = (int)cudaGraphInstantiate((cudaGraphExec_t *)&g->exec, graph, 0);
     if (graph)
         (void)cudaGraphDestroy(graph);
@@ -310,7 +312,9 @@ void cuda_flush(struct cuda_state *st)
     if (st->n_cmds == 0)
         return;
     send(st);
-    if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN)
+    if (st->has_failed) /* since the last wait: nothing that follows is of use */
+        ;
+    else if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN)
         run_commands(st);
     else
         run_as_graph(st);
