@@ -79,7 +79,7 @@ def needs(name):
 def step_back(pid):
     """The process and what it starts get what others leave. Where each session has its share (autogroup), the session does."""
     try:
-        os.setpriority(os.PRIO_PROCESS, pid, 10)
+        os.setpriority(os.PRIO_PROCESS, pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10))
         pathlib.Path(f"/proc/{pid}/autogroup").write_text("10")
     except OSError:
         pass  # it is over, or the system has no such groups

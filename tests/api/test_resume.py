@@ -208,7 +208,7 @@ def test_the_rest_follows_any_event(calm, tmp_path, kind):
 
 def test_a_lost_connection_comes_back(tmp_path):
     path, body = REQUESTS["chat"]
-    body = {**body, "disconnect": "resumable"}
+    body = {**body, "messages": user("!count 300"), "disconnect": "resumable"}  # not told whole before the client, which may be late, goes
     with serve(tmp_path) as server:
         _, want = post(server, "calm", path, body)
         had = events_of(read_some(server, path, body, "lost", 2500))
@@ -373,7 +373,7 @@ def test_what_fails_leaves_no_record(tmp_path):
 
 def test_old_records_go(tmp_path):
     path, body = REQUESTS["chat"]
-    body = {**body, "disconnect": "resumable"}
+    body = {**body, "messages": user("!count 300"), "disconnect": "resumable"}  # it is still under way when its reader goes
     with serve(tmp_path, "--resume-ttl=1") as server:
         read_some(server, path, body, "x", 1500)
         server.wait_stats(running=0)
@@ -383,7 +383,7 @@ def test_old_records_go(tmp_path):
 
 
 def test_records_are_bounded(tmp_path):
-    body = {"messages": user("!count 60 " + "x" * 5000), "stream": True, "disconnect": "resumable"}
+    body = {"messages": user("!count 300 " + "x" * 5000), "stream": True, "disconnect": "resumable"}
     with serve(tmp_path, "--journal-bytes=20000") as server:
         for i in range(8):
             read_some(server, CHAT, body, f"id-{i}", 1500)
