@@ -9,18 +9,22 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef DMATH_FN /* a compiler for devices defines its own */
+#define DMATH_FN static inline
+#endif
+
 double dmath_exp(double x); /* overflow: inf; underflow: 0; NaN: NaN */
 double dmath_log(double x); /* x > 0 and finite, else -inf (0), NaN (below 0), x (inf, NaN) */
 double dmath_pow(double x, double y); /* exp(y * log(x)); x > 0 */
 
-static inline float dmath_bits_f32(uint32_t u)
+DMATH_FN float dmath_bits_f32(uint32_t u)
 {
     float f;
     memcpy(&f, &u, sizeof(f));
     return f;
 }
 
-static inline uint32_t dmath_f32_bits(float f)
+DMATH_FN uint32_t dmath_f32_bits(float f)
 {
     uint32_t u;
     memcpy(&u, &f, sizeof(u));
@@ -30,7 +34,7 @@ static inline uint32_t dmath_f32_bits(float f)
 /* e^x for x <= 88.7 (larger x gives some large value). 0 below -104, so -inf gives 0. Inline and free of branches: a loop over it
  * becomes vector code with the same bits. Not for NaN.
  * k = round(x / ln 2), r = x - k ln 2 in two pieces, then the Taylor polynomial (|r| < 0.347: the eighth term is under 2^-27). */
-static inline float dmath_expf(float x)
+DMATH_FN float dmath_expf(float x)
 {
     x = x > -104.0f ? x : -104.0f;
     x = x < 88.7f ? x : 88.7f;

@@ -69,11 +69,12 @@ struct engine_model {
     int32_t n_end;
     int32_t *keep; /* [n_keep] end ids and newlines: what XTC spares */
     int32_t n_keep;
-    uint32_t *no_end;          /* bit id set = it is no end id: a mask for sample_context */
-    struct row *rows;          /* [max_rows] */
-    struct runner_item *items; /* [max_rows] */
-    struct drafter *drafter;   /* borrowed, or NULL */
-    struct drafter *slow;      /* one that takes time; borrowed, or NULL */
+    uint32_t *no_end;               /* bit id set = it is no end id: a mask for sample_context */
+    struct row *rows;               /* [max_rows] */
+    struct runner_item *items;      /* [max_rows] */
+    const struct engine_work *work; /* of the step that runs */
+    struct drafter *drafter;        /* borrowed, or NULL */
+    struct drafter *slow;           /* one that takes time; borrowed, or NULL */
     bool drafts_always;
     bool is_lost;                                         /* the last step said ERR_LOST */
     enum err_code (*restore)(void *ctx, struct err *err); /* or NULL */
@@ -123,6 +124,9 @@ void engine_cuts_choose(const struct engine_model *em, struct row *row,
 /* The next one behind what the row has taken, or INT32_MAX. And does it stand at one? */
 int32_t engine_cuts_next(const struct row *row);
 bool engine_cuts_is_at(const struct row *row);
+
+/* runner_options.choose: choices of the step's rows by their short lists. */
+void engine_model_choose(void *engine_model, struct runner_item *items, int32_t n);
 
 enum err_code engine_model_step(struct engine *e, const struct engine_work *work, int32_t n,
                                 struct engine_result *results, struct err *err);

@@ -567,7 +567,9 @@ enum err_code engine_model_new(const struct engine_model_options *o, struct engi
                                  .max_out = max_out,
                                  .max_tentative = em->drafts_max + 1,
                                  .cache_type = o->cache_type,
-                                 .keep_bytes = o->keep_bytes };
+                                 .keep_bytes = o->keep_bytes,
+                                 .choose = engine_model_choose,
+                                 .choose_ctx = em };
     if (em->slow && em->slow->ops->taps) {
         ro.taps = *em->slow->ops->taps(em->slow);
         em->seen = mem_alloc(MEM_CAT_BASE, (size_t)max_rows * sizeof(*em->seen));

@@ -3,9 +3,17 @@
 #include "base/log.h"
 #include "engine/engine_int.h"
 #include "tensor/ops.h"
+#include "tensor/shortlist.h"
 
 #include <stdatomic.h>
 #include <string.h>
+
+/* Whether the row's choices go by its logits as they are, and nothing else is made of these. */
+static bool row_is_free(const struct row *row)
+{
+    return !row->constraint.state && guide_is_free(&row->guide) && row->n_scored == row->n_prompt &&
+           row->signal.n_bins == 0;
+}
 
 /* Whether the likeliest id is all that the row's choices look at. */
 static bool row_is_greedy(const struct row *row)
@@ -13,8 +21,7 @@ static bool row_is_greedy(const struct row *row)
     const struct sample_params *p = &row->sample;
     return p->temperature == 0 && p->n_logprobs < 0 && p->n_bias == 0 &&
            p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
-           !row->constraint.state && guide_is_free(&row->guide) && row->n_scored == row->n_prompt &&
-           row->signal.n_bins == 0;
+           row_is_free(row);
 }
 
 /* Rows with logits that the item asks for: the last one where the next token is due, and those that score the prompt. At most
@@ -49,6 +56,9 @@ static enum err_code row_plan(struct row *row, const struct engine_work *work, b
                                   .n = n,
                                   .n_out = n_out,
                                   .wants_best = row_is_greedy(row),
+                                  .list_t = row_is_free(row) && sample_may_be_short(&row->sample)
+                                                ? row->sample.temperature
+                                                : 0,
                                   .wants_hidden = row->hidden && n_out > 0,
                                   .has_no_head = row->hidden && n_out > 0 && !row->scores &&
                                                  row->signal.n_bins == 0 };
@@ -111,20 +121,21 @@ static enum err_code row_restrict(const struct engine_model *em, struct row *row
     return ERR_OK;
 }
 
-/* Sample from the row's logits, of which best (may be NULL) is the likeliest id and all that counts, and emit. */
-static void row_emit(struct engine_model *em, struct sampler *s, struct row *row, float *logits,
-                     const int32_t *best, struct engine_result *res)
+/* Sample from output k of the item, unless its likeliest id is all that counts or the choice was made before, and emit. */
+static void row_emit(struct engine_model *em, struct sampler *s, struct row *row,
+                     const struct runner_item *item, int64_t k, struct engine_result *res)
 {
     struct sample_context ctx = {
         .history = row->ids, .n_history = row->n_ids, .keep = em->keep, .n_keep = em->n_keep
     };
     struct engine_token *token = &row->tokens[res->n_tokens];
-    if (best) {
-        token->id = *best;
+    if (item->best) {
+        token->id = item->best[k];
         token->n_top = 0;
         token->logprob = 0;
-    } else if (row_restrict(em, row, &ctx, res) ||
-               sample_token(s, logits, &row->sample, &ctx, token, &res->err)) {
+    } else if (!item->is_chosen && (row_restrict(em, row, &ctx, res) ||
+                                    sample_token(s, item->logits + k * s->n_vocab, &row->sample,
+                                                 &ctx, token, &res->err))) {
         row_finish(row, res, FINISH_ERROR);
         return;
     }
@@ -186,8 +197,7 @@ static void row_verify(struct engine_model *em, struct sampler *s, struct row *r
         if (first + i >= item->n_good)
             row_fail(row, row->n_fed - 1, res);
         else
-            row_emit(em, s, row, item->logits + (int64_t)(n_out + i) * em->base.info.n_vocab,
-                     item->best ? item->best + n_out + i : NULL, res);
+            row_emit(em, s, row, item, n_out + i, res);
     }
 }
 
@@ -200,7 +210,7 @@ static void row_yield(struct engine_model *em, struct sampler *s, struct row *ro
     if (row->hidden)
         memcpy(row->hidden, item->hidden + last * n_embd, (size_t)n_embd * sizeof(*row->hidden));
     if (row->ids_max > row->n_prompt) {
-        row_emit(em, s, row, logits, item->best ? item->best + last : NULL, res);
+        row_emit(em, s, row, item, last, res);
         row_verify(em, s, row, item, res);
     } else if (row->signal.n_bins > 0 && sample_signal(s, logits, &row->signal, &res->err)) {
         row_finish(row, res, FINISH_ERROR);
@@ -230,14 +240,52 @@ static void row_take(struct engine_model *em, struct sampler *s, struct row *row
     res->n_reasoning = row->guide.n_reasoning;
 }
 
+/* Make the row's choices by its short lists, as long as guesses come true; they stand where they are emitted from. False: a list does not
+ * say. Nothing else of the row changes. */
+static bool row_choose(const struct engine_model *em, struct sampler *s, struct row *row,
+                       const struct runner_item *item)
+{
+    struct sample_context ctx = {
+        .history = row->ids, .n_history = row->n_ids, .keep = em->keep, .n_keep = em->n_keep
+    };
+    const struct shortlist *lists = item->lists + (item->n_out - 1 - row->n_drafts);
+    for (int32_t i = 0; i <= row->n_drafts; i++, ctx.n_history++) {
+        if (!sample_short(s, &lists[i], &row->sample, &ctx, &row->tokens[i]))
+            return false;
+        if (i < row->n_drafts && row->tokens[i].id != row->guess[i])
+            return true;
+    }
+    return true;
+}
+
 /* Rows know nothing of one another, so they are sampled on all threads: 250 us a row of 152k tokens, at 16 rows 8 % of a step. */
 struct sample_job {
     struct engine_model *em;
+    struct runner_item *items;
     const struct engine_work *work;
     struct engine_result *results;
     int32_t n;
     _Atomic int32_t next; /* row that nobody has taken */
 };
+
+static void choose_lane(void *ctx, int64_t lane)
+{
+    struct sample_job *j = ctx;
+    int32_t i;
+    mem_guard_enter();
+    while ((i = atomic_fetch_add(&j->next, 1)) < j->n)
+        j->items[i].is_chosen =
+            j->items[i].lists &&
+            row_choose(j->em, &j->em->samplers[lane], &j->em->rows[j->work[i].row], &j->items[i]);
+    mem_guard_leave();
+}
+
+void engine_model_choose(void *engine_model, struct runner_item *items, int32_t n)
+{
+    struct engine_model *em = engine_model;
+    struct sample_job j = { .em = em, .items = items, .work = em->work, .n = n };
+    ops_parallel(em->runner->model->be, choose_lane, &j, n < em->n_samplers ? n : em->n_samplers);
+}
 
 static void sample_lane(void *ctx, int64_t lane)
 {
@@ -293,6 +341,7 @@ enum err_code engine_model_step(struct engine *e, const struct engine_work *work
         return err_set(err, ERR_STATE, "step of %d rows, at most %d with %d tokens are possible", n,
                        e->info.max_rows, e->info.max_step_rows);
     mem_guard_enter();
+    em->work = work;
     enum err_code code = ERR_OK;
     for (int32_t i = 0; i < n && !code; i++) {
         BUG_ON(work[i].row < 0 || work[i].row >= e->info.max_rows);

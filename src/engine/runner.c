@@ -274,7 +274,7 @@ static enum err_code runner_alloc_step(struct runner *r, struct err *err)
     r->failed = mem_try_array(MEM_CAT_SCRATCH, rows, 1);
     r->out_rows = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->out_rows));
     r->best = mem_try_array(MEM_CAT_SCRATCH, outs, sizeof(*r->best));
-    bool is_ok = r->ids && r->pos && r->failed && r->out_rows && r->best;
+    bool is_ok = r->ids && r->pos && r->failed && r->out_rows && r->best && runner_lists_alloc(r);
     if (r->model->ngrams.n_heads > 0) {
         r->history = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_seqs * (size_t)r->n_ctx,
                                    sizeof(*r->history));
@@ -315,6 +315,7 @@ static void runner_free_step(struct runner *r)
     mem_free(MEM_CAT_SCRATCH, r->failed);
     mem_free(MEM_CAT_SCRATCH, r->out_rows);
     mem_free(MEM_CAT_SCRATCH, r->best);
+    runner_lists_free(r);
     if (!is_host) {
         runner_host_give(r, r->logits, runner_logits_bytes(r));
         runner_host_give(r, r->hidden, runner_hidden_bytes(r));
@@ -342,6 +343,8 @@ enum err_code runner_new(const struct runner_options *o, struct runner **out, st
     for (int g = 0; g < MODEL_GROUP_COUNT; g++)
         r->has_group[g] = o->model->has_group[g] || (g == MODEL_GROUP_FULL && o->keep_bytes > 0);
     r->taps = o->taps;
+    r->choose = o->choose;
+    r->choose_ctx = o->choose_ctx;
     runner_size_pages(r);
     enum err_code code = runner_size(r, o, err);
     if (!code)

@@ -13,6 +13,7 @@
 #include "engine/tier.h"
 #include "model/model.h"
 
+struct runner_item;
 struct runner_options {
     struct model *model; /* borrowed, outlives the runner */
     int64_t
@@ -29,6 +30,9 @@ struct runner_options {
     int64_t keep_bytes;
     struct model_taps
         taps; /* states that items may want beside; memory for those of a whole step */
+    /* NULL, or who chooses by short lists: called in a step with all of its items */
+    void (*choose)(void *ctx, struct runner_item *items, int32_t n);
+    void *choose_ctx;
 };
 
 #define RUNNER_KEEP_ALL INT64_MAX
@@ -149,6 +153,12 @@ struct runner {
     float *logits;    /* [max_out][V] host memory */
     float *hidden;    /* [max_out][D] host memory */
     int32_t *best;    /* [max_out] */
+    /* Short lists, where the backend makes them and somebody chooses by them; else NULL */
+    void (*choose)(void *ctx, struct runner_item *items, int32_t n);
+    void *choose_ctx;
+    float *list_t;              /* [max_out] */
+    struct shortlist *lists;    /* [BACKEND_SHORTLISTS_MAX or max_out] host memory */
+    int64_t n_listed, n_chosen; /* items that had lists, and those whose choices they said */
 };
 
 /* A sequence's part of a step: append ids at its end. */
@@ -163,6 +173,11 @@ struct runner_item {
         wants_best; /* the likeliest ids will do: where the backend knows them, logits are not set */
     const int32_t
         *best; /* set by the step: [n_out] the rows' likeliest ids; NULL: look at the logits */
+    float
+        list_t; /* > 0: short lists at this temperature may do. Where they do, logits are not set */
+    const struct shortlist
+        *lists;        /* set by the step for who chooses: [n_out]; NULL: there are none */
+    bool is_chosen;    /* set by who chooses: the lists have said all that is wanted */
     bool wants_hidden; /* beside logits */
     bool has_no_head;  /* only hidden states are wanted: no logits are computed */
     bool

@@ -137,6 +137,9 @@ void runner_copy_slot(struct runner *r, int32_t dst, int32_t src);
 /* Host memory that the backend downloads to; NULL: none is left. */
 void *runner_host_take(const struct runner *r, size_t bytes);
 void runner_host_give(const struct runner *r, void *p, size_t bytes);
+/* Memory for short lists, where there will be any. False: there is none. */
+bool runner_lists_alloc(struct runner *r) MUST_CHECK;
+void runner_lists_free(struct runner *r);
 /* Memory for what is tapped, and for inputs where the model takes some (another model's states). Errors: ERR_NOMEM; ERR_UNSUPPORTED - the model's states are none that a drafter knows. */
 enum err_code runner_taps_alloc(struct runner *r, struct err *err) MUST_CHECK;
 void runner_taps_free(struct runner *r);

@@ -1,6 +1,7 @@
 /* runner_out.c - what a step gives, from where the backend has it to the host. */
 #include "engine/runner_int.h"
 #include "tensor/ops.h"
+#include "tensor/shortlist.h"
 
 void *runner_host_take(const struct runner *r, size_t bytes)
 {
@@ -16,6 +17,29 @@ void runner_host_give(const struct runner *r, void *p, size_t bytes)
         be->ops->host_free(be, p);
     else
         mem_free_big(MEM_CAT_SCRATCH, p, bytes);
+}
+
+static int32_t runner_lists_max(const struct runner *r)
+{
+    return r->max_out < BACKEND_SHORTLISTS_MAX ? r->max_out : BACKEND_SHORTLISTS_MAX;
+}
+
+bool runner_lists_alloc(struct runner *r)
+{
+    if (!r->choose || !r->model->be->ops->shortlist)
+        return true;
+    r->list_t = mem_try_array(MEM_CAT_SCRATCH, (size_t)r->max_out, sizeof(*r->list_t));
+    r->lists = runner_host_take(r, (size_t)runner_lists_max(r) * sizeof(*r->lists));
+    return r->list_t && r->lists;
+}
+
+void runner_lists_free(struct runner *r)
+{
+    mem_free(MEM_CAT_SCRATCH, r->list_t);
+    if (r->lists)
+        runner_host_give(r, r->lists, (size_t)runner_lists_max(r) * sizeof(*r->lists));
+    r->list_t = NULL;
+    r->lists = NULL;
 }
 
 static int64_t runner_taps_cols(const struct runner *r)
@@ -95,7 +119,7 @@ void runner_add_inputs(struct runner *r, struct model_step *st, const struct run
     st->inputs = tensor_of(r->inputs, row0 + it->n, cols);
 }
 
-/* The logits of the items that want them, and of those whose likeliest ids the backend could not tell; the others get theirs.
+/* The logits of the items that want them, and of those whose likeliest ids or choices the backend could not tell; the others get theirs.
  * Neighbours come together. */
 static void runner_download(struct runner *r, const struct model_step *st,
                             struct runner_item *items, int32_t n)
@@ -110,10 +134,10 @@ static void runner_download(struct runner *r, const struct model_step *st,
         bool is_known = it->wants_best && st->best;
         for (int32_t i = 0; i < it->n_out && is_known; i++)
             is_known = r->best[at + (size_t)i] >= 0;
-        if (is_known) {
+        if (is_known)
             it->best = r->best + at;
+        if (is_known || it->is_chosen)
             continue;
-        }
         if (at != end) {
             if (end > first)
                 be->ops->download(be, r->logits + first * vocab, r->scratch.logits + first * vocab,
@@ -127,6 +151,33 @@ static void runner_download(struct runner *r, const struct model_step *st,
                           (end - first) * vocab * sizeof(float));
 }
 
+/* Ask for the short lists of those items that they may do for. */
+static void runner_plan_lists(struct runner *r, struct model_step *st, struct runner_item *items,
+                              int32_t n)
+{
+    int32_t n_lists = 0;
+    for (int32_t i = 0; i < n; i++)
+        items[i].lists = NULL;
+    for (int32_t i = 0; i < st->n_logits && r->lists; i++)
+        r->list_t[i] = -1;
+    for (int32_t i = 0; i < n && r->lists; i++) { /* as their rows stand: lists are numbered so */
+        struct runner_item *it = &items[i];
+        if (!it->logits || !(it->list_t > 0) || n_lists + it->n_out > runner_lists_max(r))
+            continue;
+        int64_t at = (it->logits - r->logits) / r->model->n_vocab;
+        for (int32_t k = 0; k < it->n_out; k++)
+            r->list_t[at + k] = it->list_t;
+        it->lists = r->lists + n_lists;
+        n_lists += it->n_out;
+        r->n_listed++;
+    }
+    if (n_lists == 0)
+        return;
+    st->best = r->best;
+    st->list_t = r->list_t;
+    st->lists = r->lists;
+}
+
 enum err_code runner_forward(struct runner *r, struct model_step *st, struct runner_item *items,
                              int32_t n, struct err *err)
 {
@@ -135,13 +186,20 @@ enum err_code runner_forward(struct runner *r, struct model_step *st, struct run
     for (int32_t i = 0; i < n; i++) {
         wants_hidden = wants_hidden || items[i].wants_hidden;
         items[i].best = NULL;
+        items[i].is_chosen = false;
         if (items[i].wants_best && be->ops->best)
             st->best = r->best;
     }
+    runner_plan_lists(r, st, items, n);
     if (st->taps)
         st->tapped = tensor_of(r->tapped, st->n_rows, runner_taps_cols(r));
     model_step_run(r->model, st);
     enum err_code code = be->ops->wait(be, err);
+    if (!code && st->list_t) {
+        r->choose(r->choose_ctx, items, n);
+        for (int32_t i = 0; i < n; i++)
+            r->n_chosen += items[i].is_chosen;
+    }
     if (!code && st->n_logits > 0 && !be->ops->is_host)
         runner_download(r, st, items, n);
     if (!code && wants_hidden && !be->ops->is_host)

@@ -1,6 +1,7 @@
 #include "engine/sample.h"
 #include "base/dmath.h"
 #include "base/philox.h"
+#include "tensor/shortlist.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,7 +15,11 @@
 /* The candidates of one choice: keys in (logit descending, id ascending) order once sorted, that is ascending as integers.
  * A key is made when its logit's band is reached, from the best one down: most choices never look at the rest of the vocabulary. */
 struct cands {
-    const float *logits; /* [n_vocab] */
+    const float *logits; /* [n_vocab]; NULL: the short list is all that is known */
+    const struct shortlist *list;
+    uint32_t list_floor; /* candidates of lower orders may be missing from the list */
+    bool
+        is_unknown; /* something was asked that the list does not say: what is chosen is no choice */
     int32_t n_vocab;
     uint64_t *keys; /* [n_held]; the first n_sorted are the least of all, in order */
     uint64_t *tmp;  /* [n] scratch */
@@ -219,17 +224,9 @@ float sample_logprob(struct sampler *s, const float *logits, int32_t id)
 
 /* --- candidates in order --- */
 
-static uint64_t cand_key(float logit, int32_t id)
-{
-    uint32_t u = dmath_f32_bits(logit + 0.0f);  /* -0 becomes +0: they tie */
-    u = u & 0x80000000u ? ~u : u | 0x80000000u; /* ascending as integers */
-    return (uint64_t)~u << 32 | (uint32_t)id;
-}
-
 static float cand_logit(uint64_t key)
 {
-    uint32_t u = ~(uint32_t)(key >> 32);
-    return dmath_bits_f32(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+    return shortlist_logit(shortlist_key_order(key));
 }
 
 static int32_t cand_id(uint64_t key)
@@ -301,15 +298,10 @@ static void cands_sort_keys(uint64_t *keys, uint64_t *tmp, int32_t n)
     }
 }
 
-/* Make keys of the next band: logits in [floor - width, floor). Whole blocks without one are passed over by vector code. */
-static void cands_hold(struct cands *c)
+/* Make keys of all logits in [lo, hi). Whole blocks without one are passed over by vector code. */
+static void cands_hold_logits(struct cands *c, float lo, float hi)
 {
     enum { BLOCK = 64 };
-    float hi = c->floor, lo = hi - c->width;
-    if (hi == INFINITY)
-        lo = c->max - c->width;
-    if (!(lo > -1e4f)) /* so far below nothing is worth a band of its own */
-        lo = -FLT_MAX;
     for (int32_t b = 0; b < c->n_vocab; b += BLOCK) {
         const float *l = c->logits + b;
         int32_t n = c->n_vocab - b < BLOCK ? c->n_vocab - b : BLOCK, any = 0;
@@ -317,8 +309,36 @@ static void cands_hold(struct cands *c)
             any |= (l[i] >= lo) & !(l[i] >= hi);
         for (int32_t i = 0; any && i < n; i++)
             if (l[i] >= lo && !(l[i] >= hi))
-                c->keys[c->n_held++] = cand_key(l[i], b + i);
+                c->keys[c->n_held++] = shortlist_key(shortlist_order(l[i]), b + i);
     }
+}
+
+/* Take those of the list. */
+static void cands_hold_listed(struct cands *c, float lo, float hi)
+{
+    for (int i = 0; i < SHORTLIST_PARTS; i++) {
+        const struct shortlist_part *p = &c->list->parts[i];
+        for (int32_t k = 0; k < p->n; k++) {
+            float logit = cand_logit(p->keys[k]);
+            if (logit >= lo && !(logit >= hi) && shortlist_key_order(p->keys[k]) >= c->list_floor)
+                c->keys[c->n_held++] = p->keys[k];
+        }
+    }
+}
+
+/* The next band: logits in [floor - width, floor). */
+static void cands_hold(struct cands *c)
+{
+    float hi = c->floor, lo = hi - c->width;
+    if (hi == INFINITY)
+        lo = c->max - c->width;
+    bool is_listed = c->list && c->list_floor > 0 && lo <= shortlist_logit(c->list_floor);
+    if (!(lo > -1e4f) || is_listed) /* so far below nothing is worth a band of its own */
+        lo = -FLT_MAX;
+    if (c->list)
+        cands_hold_listed(c, lo, hi);
+    else
+        cands_hold_logits(c, lo, hi);
     c->floor = lo;
     c->width *= 2;
 }
@@ -355,8 +375,8 @@ static void cands_sort_lot(struct cands *c, int32_t want)
     c->n_sorted += m;
 }
 
-/* Make the first `want` candidates (or all) sorted. */
-static void cands_sort(struct cands *c, int32_t want)
+/* Make the first `want` candidates (or all) sorted. False: they are unknown. */
+static bool cands_sort(struct cands *c, int32_t want)
 {
     if (want > c->n)
         want = c->n;
@@ -367,6 +387,8 @@ static void cands_sort(struct cands *c, int32_t want)
             break;
         cands_sort_lot(c, want);
     }
+    c->is_unknown = c->is_unknown || (c->list && c->n_sorted < want);
+    return !c->is_unknown;
 }
 
 /* The first n are all that is left, in order. */
@@ -380,41 +402,56 @@ static void cands_keep(struct cands *c, int32_t n)
 static void cands_cut(struct cands *c, int32_t n)
 {
     BUG_ON(n < 1 || n > c->n);
-    if (n == c->n)
-        return;
-    cands_sort(c, n);
-    cands_keep(c, n);
+    if (n < c->n && cands_sort(c, n))
+        cands_keep(c, n);
+}
+
+/* Where a sum of weights lies. Of logits it is what it is, lo == hi; the one that a short list has of all weights was made in another order.
+ * All that is done with sums (products, comparisons) is monotone: what both ends say, every sum between them says. */
+struct sample_sum {
+    double lo, hi;
+};
+
+static struct sample_sum sum_of(double sum)
+{
+    return (struct sample_sum){ sum, sum };
+}
+
+/* Is value >= share * sum? */
+static bool sum_is_reached(struct cands *c, double value, double share, struct sample_sum sum)
+{
+    bool is_reached = value >= share * sum.hi;
+    c->is_unknown = c->is_unknown || is_reached != (value >= share * sum.lo);
+    return is_reached;
 }
 
 /* --- filters: each takes the sum of the weights left and returns the new one --- */
 
-static double sample_top_p(struct cands *c, float top_p, double sum)
+static struct sample_sum sample_top_p(struct cands *c, float top_p, struct sample_sum sum)
 {
     if (top_p >= 1)
         return sum;
     double kept = 0;
-    for (int32_t i = 0; i < c->n; i++) {
-        cands_sort(c, i + 1);
+    for (int32_t i = 0; i < c->n && cands_sort(c, i + 1); i++) {
         kept += (double)cand_weight(c, i);
-        if (kept >= (double)top_p * sum) {
+        if (sum_is_reached(c, kept, (double)top_p, sum)) {
             cands_cut(c, i + 1);
-            return kept;
+            return sum_of(kept);
         }
     }
     return sum;
 }
 
-static double sample_min_p(struct cands *c, float min_p, double sum)
+static struct sample_sum sample_min_p(struct cands *c, float min_p, struct sample_sum sum)
 {
     if (min_p <= 0)
         return sum;
     double kept = 0;
-    for (int32_t i = 0; i < c->n; i++) {
-        cands_sort(c, i + 1);
+    for (int32_t i = 0; i < c->n && cands_sort(c, i + 1); i++) {
         float w = cand_weight(c, i);
         if (i > 0 && w < min_p) {
             cands_cut(c, i);
-            return kept;
+            return sum_of(kept);
         }
         kept += (double)w;
     }
@@ -423,11 +460,15 @@ static double sample_min_p(struct cands *c, float min_p, double sum)
 
 /* Locally typical sampling (Meister et al. 2022): candidates by |surprise - entropy|, the least first, until typical_p is
  * reached; ties to the better logit. */
-static double sample_typical(struct cands *c, float typical_p, double sum, uint64_t *alt)
+static struct sample_sum sample_typical(struct cands *c, float typical_p, struct sample_sum sums,
+                                        uint64_t *alt)
 {
+    double sum = sums.lo;
     if (typical_p >= 1)
-        return sum;
-    cands_sort(c, c->n);
+        return sums;
+    c->is_unknown = c->is_unknown || sums.lo < sums.hi;
+    if (!cands_sort(c, c->n))
+        return sums;
     double log_sum = dmath_log(sum), entropy = 0;
     for (int32_t i = 0; i < c->n; i++) {
         double w = (double)cand_weight(c, i);
@@ -450,7 +491,7 @@ static double sample_typical(struct cands *c, float typical_p, double sum, uint6
     for (int32_t i = 0; i < n; i++)
         c->keys[i] = c->keys[alt[i]];
     cands_keep(c, n);
-    return kept;
+    return sum_of(kept);
 }
 
 static bool sample_is_kept(const struct sample_context *ctx, int32_t id)
@@ -464,7 +505,7 @@ static bool sample_is_kept(const struct sample_context *ctx, int32_t id)
 /* XTC ("exclude top choices", p-e-w 2024): with the given probability, of the candidates that reach the threshold all but the
  * least likely are removed; end ids and newlines never. */
 static void sample_xtc(struct cands *c, const struct sample_params *p,
-                       const struct sample_context *ctx, double sum)
+                       const struct sample_context *ctx, struct sample_sum sum)
 {
     if (p->xtc_probability <= 0 || p->xtc_threshold > 0.5f)
         return;
@@ -472,15 +513,13 @@ static void sample_xtc(struct cands *c, const struct sample_params *p,
         p->xtc_probability)
         return;
     int32_t n_over = 0;
-    while (n_over < c->n) {
-        cands_sort(c, n_over + 1);
-        if ((double)cand_weight(c, n_over) < (double)p->xtc_threshold * sum)
-            break;
+    while (n_over < c->n && cands_sort(c, n_over + 1) &&
+           sum_is_reached(c, (double)cand_weight(c, n_over), (double)p->xtc_threshold, sum))
         n_over++;
-    }
     if (n_over < 2)
         return;
-    cands_sort(c, c->n); /* the rest moves up, so that the draw can go on in rank order */
+    if (!cands_sort(c, c->n)) /* the rest moves up, so that the draw can go on in rank order */
+        return;
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++)
         if (i >= n_over - 1 || sample_is_kept(ctx, cand_id(c->keys[i])))
@@ -490,30 +529,38 @@ static void sample_xtc(struct cands *c, const struct sample_params *p,
 
 /* --- the choice --- */
 
+/* A sum of all logits' weights that was made in another order lies there (tensor/shortlist.h). */
+static struct sample_sum sum_listed(const struct cands *c, bool is_drawn)
+{
+    double sum = 0, error = c->n_vocab * 0x1p-51;
+    for (int i = 0; i < SHORTLIST_PARTS; i++)
+        sum += is_drawn ? c->list->parts[i].sum_t : c->list->parts[i].sum;
+    return (struct sample_sum){ sum * (1 - error), sum * (1 + error) };
+}
+
 /* Draw by the weights at temperature t: the first candidate in rank order at which the running sum passes u * total. */
-static int32_t sample_draw(struct sampler *s, struct cands *c, const float *logits,
-                           const struct sample_params *p, const struct sample_context *ctx)
+static int32_t sample_draw(struct sampler *s, struct cands *c, const struct sample_params *p,
+                           const struct sample_context *ctx)
 {
     float t = p->temperature;
     float max = c->is_cut ? cand_logit(c->keys[0]) : c->max;
-    double total = 0;
-    if (c->is_cut)
-        for (int32_t i = 0; i < c->n; i++)
-            total += (double)dmath_expf((cand_logit(c->keys[i]) - max) / t);
-    else
-        total = sample_weigh(s, logits, max, t);
-    double target =
-        (double)philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_TOKEN) *
-        total;
+    double cut = 0;
+    for (int32_t i = 0; c->is_cut && i < c->n; i++)
+        cut += (double)dmath_expf((cand_logit(c->keys[i]) - max) / t);
+    struct sample_sum total = c->is_cut ? sum_of(cut)
+                              : c->list ? sum_listed(c, true)
+                                        : sum_of(sample_weigh(s, c->logits, max, t));
+    double u =
+        (double)philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_TOKEN);
     double sum = 0;
     int32_t last = 0; /* rounding may leave the target just above the last sum */
-    for (int32_t i = 0; i < c->n; i++) {
-        cands_sort(c, i + 1);
+    for (int32_t i = 0; i < c->n && cands_sort(c, i + 1); i++) {
         float w = dmath_expf((cand_logit(c->keys[i]) - max) / t);
         sum += (double)w;
         if (w > 0)
             last = i;
-        if (sum > target)
+        c->is_unknown = c->is_unknown || (sum > u * total.hi) != (sum > u * total.lo);
+        if (sum > u * total.hi)
             return cand_id(c->keys[i]);
     }
     return cand_id(c->keys[last]);
@@ -548,6 +595,19 @@ static bool sample_adjust(struct sampler *s, float *logits, const struct sample_
         sample_penalties(s, logits, p, ctx);
     sample_mask(logits, s->n_vocab, ctx->mask);
     return p->n_bias > 0 || has_penalties || ctx->mask;
+}
+
+/* Filters and draw; sum: of all weights at temperature 1. The id counts if nothing was unknown. */
+static int32_t sample_choose(struct sampler *s, struct cands *c, struct sample_sum sum,
+                             const struct sample_params *p, const struct sample_context *ctx)
+{
+    sum = sample_top_p(c, p->top_p, sum);
+    sum = sample_min_p(c, p->min_p, sum);
+    sum = sample_typical(c, p->typical_p, sum, s->alt);
+    sample_xtc(c, p, ctx, sum);
+    if (p->top_k > 0 && p->top_k < c->n)
+        cands_cut(c, p->top_k);
+    return c->is_unknown ? -1 : sample_draw(s, c, p, ctx);
 }
 
 static void sample_capture(struct cands *c, const struct sample_softmax *m, int32_t n,
@@ -592,18 +652,43 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
         m = sample_softmax_of(s, logits, max);
     if (p->n_logprobs >= 0)
         sample_capture(&c, &m, p->n_logprobs, out);
-    if (!is_chosen) {
-        double sum = sample_top_p(&c, p->top_p, m.sum);
-        sum = sample_min_p(&c, p->min_p, sum);
-        sum = sample_typical(&c, p->typical_p, sum, s->alt);
-        sample_xtc(&c, p, ctx, sum);
-        if (p->top_k > 0 && p->top_k < c.n)
-            cands_cut(&c, p->top_k);
-        out->id = sample_draw(s, &c, logits, p, ctx);
-    }
+    if (!is_chosen)
+        out->id = sample_choose(s, &c, sum_of(m.sum), p, ctx);
     if (p->n_logprobs >= 0)
         out->logprob = sample_log(&m, logits[out->id]);
     return ERR_OK;
+}
+
+bool sample_may_be_short(const struct sample_params *p)
+{
+    bool has_cut = p->top_p < 1 || p->min_p > 0;
+    return p->temperature > 0 && p->n_logprobs < 0 && p->n_bias == 0 &&
+           p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
+           (has_cut || p->typical_p >= 1);
+}
+
+bool sample_short(struct sampler *s, const struct shortlist *list, const struct sample_params *p,
+                  const struct sample_context *ctx, struct engine_token *out)
+{
+    BUG_ON(!sample_may_be_short(p) || ctx->mask || ctx->forced);
+    struct cands c = { .list = list,
+                       .n_vocab = s->n_vocab,
+                       .keys = s->keys,
+                       .tmp = s->tmp,
+                       .n = s->n_vocab,
+                       .max = list->parts[0].max,
+                       .floor = INFINITY,
+                       .width = SAMPLE_BAND };
+    for (int i = 0; i < SHORTLIST_PARTS; i++) {
+        if (list->parts[i].n < 0)
+            return false;
+        if (list->parts[i].floor > c.list_floor)
+            c.list_floor = list->parts[i].floor;
+    }
+    out->id = sample_choose(s, &c, sum_listed(&c, false), p, ctx);
+    out->n_top = 0;
+    out->logprob = 0;
+    return !c.is_unknown;
 }
 
 /* The log-softmax of logits as they are. Errors: ERR_NUMERIC. */

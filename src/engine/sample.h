@@ -56,6 +56,14 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
                            const struct sample_context *ctx, struct engine_token *out,
                            struct err *err) MUST_CHECK;
 
+/* May a short list be enough for such choices? Not for what changes logits or wants their logprobs, nor for typical_p over all ids. */
+bool sample_may_be_short(const struct sample_params *p);
+
+/* sample_token without the logits, by their short list at p's temperature: the same choice to the bit. False: the list does not say, or a
+ * logit is not finite; out is to be ignored, and sample_token says. Need: sample_may_be_short, neither mask nor forced id. */
+bool sample_short(struct sampler *s, const struct shortlist *list, const struct sample_params *p,
+                  const struct sample_context *ctx, struct engine_token *out);
+
 /* How likely id is after what gave these logits: id, logprob and the n_top likeliest ids, by the log-softmax alone.
  * logits [V], not changed. Errors: ERR_NUMERIC as above. */
 enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, int32_t n_top,

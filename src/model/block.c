@@ -528,6 +528,9 @@ void model_step_run(const struct model *m, struct model_step *st)
     m->family->step(m, st);
     if (st->best && st->n_logits > 0)
         m->be->ops->best(m->be, tensor_of(s->logits, st->n_logits, m->n_vocab), st->best);
+    if (st->list_t && st->n_logits > 0)
+        m->be->ops->shortlist(m->be, tensor_of(s->logits, st->n_logits, m->n_vocab), st->list_t,
+                              st->lists);
     ops_failed(m->be, st->flags);
     for (int i = 0; i < st->n_out && st->flags != st->failed; i++)
         st->failed[st->out_rows[i]] |= st->flags[i];

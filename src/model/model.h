@@ -301,6 +301,9 @@ struct model_step {
     uint8_t *failed;               /* out [T] host memory: 1 = a non-finite value met this row */
     /* NULL, or out [n_logits] host memory: the likeliest id of each row of logits, as the backend's op best says it (which is there) */
     int32_t *best;
+    /* NULL, or [n_logits] host memory: beside best, the rows' temperatures for the op shortlist (which is there), and where lists go */
+    const float *list_t;
+    struct shortlist *lists;
     /* NULL, or which states go to tapped [T][taps->n * D] (backend memory), side by side. Output and failed are the same bits with it.
      * Not of two-way models and those of several streams. */
     const struct model_taps *taps;

@@ -20,6 +20,7 @@
 /* P: tokens in a cache page = the attention block, aligned to absolute positions. */
 #define KV_PAGE_TOKENS          64
 #define BACKEND_ROWS_MAX        8192 /* rows of one op, so that a backend can size its scratch at load */
+#define BACKEND_SHORTLISTS_MAX  256 /* rows of a step that have a short list */
 #define BACKEND_HEAD_DIM_MAX    512 /* K */
 #define BACKEND_LINEAR_MANY_MAX 4
 #define BACKEND_EXPERTS_MAX     1024 /* E */
@@ -142,7 +143,8 @@ static inline int32_t attn_end(const struct attn_params *p, const struct seq_vie
     return p->window && p->window < all - pos ? pos + p->window : all;
 }
 
-struct route; /* tensor/route.h */
+struct route;     /* tensor/route.h */
+struct shortlist; /* tensor/shortlist.h */
 struct backend;
 
 /* The experts of a layer: matrices gate, up [X][D] and down [D][X] of each of E, biases in backend memory or NULL. */
@@ -282,6 +284,9 @@ struct backend_ops {
     /* best[i] = the lowest column of the greatest value of row i (0 and -0 are equal), -1 where one is not finite. The array is filled
      * by the next failed or wait.   best [x.rows] host memory */
     void (*best)(struct backend *be, struct tensor x, int32_t *best);
+    /* lists[k] = the short list of the row k-th of those with t[row] > 0, at that temperature (tensor/shortlist.h), BACKEND_SHORTLISTS_MAX
+     * of them at most. x: what best was asked of just before; filled when its array is.   t [x.rows], lists: host_alloc's memory */
+    void (*shortlist)(struct backend *be, struct tensor x, const float *t, struct shortlist *lists);
 
     /* --- sampling, on host memory: NULL means that the sampler's own code, which gives the same bits, is used --- */
     /* y[i] = dmath_expf((x[i] - max) / t).   y, x [n] */

@@ -70,6 +70,7 @@ void check_state(struct check *c);
 void check_cuda(struct check *c); /* the GPU alone: --device cuda */
 void check_state_cuda(struct check *c, struct backend *be);
 void check_fused_cuda(struct check *c, struct backend *fast, struct backend *plain);
+void check_shortlist_cuda(struct check *c, struct backend *be);
 void check_moe_cuda(struct check *c, struct backend *fast, struct backend *plain);
 void check_kvq_cuda(struct check *c, struct backend *fast, struct backend *plain);
 void check_bench(const char *filter, int threads, int level);

@@ -629,6 +629,8 @@ void check_cuda(struct check *c)
         check_gpu_attention(&g);
     if (check_wants(c, "cuda/fused"))
         check_fused_cuda(c, g.fast, g.plain);
+    if (check_wants(c, "cuda/shortlist"))
+        check_shortlist_cuda(c, g.fast);
     if (check_wants(c, "cuda/kvq"))
         check_kvq_cuda(c, g.fast, g.plain);
     if (check_wants(c, "cuda/moe"))

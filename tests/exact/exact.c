@@ -352,6 +352,9 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     if (!is_writing && c->drafts == DRAFTS_HEAD && strcmp(m->name, "agrees") == 0 &&
         lab.n_accepted < lab.n_drafted / 3)
         fail(m->name, c->name, "guesses", "its head's do not come true");
+    const struct runner *r = engine_model_runner(lab.engine);
+    if (!is_writing && r->lists && r->n_chosen == 0 && !is_embedder)
+        fail(m->name, c->name, "short lists", "nothing was chosen by them");
     /* A runner of its own computes it: what the configurations' engines have beside the backend does not touch it. */
     bool is_plain_engine = c->drafts == DRAFTS_NONE && c->keep_pages == 0 && !c->split;
     if (!m->is_family && !m->has_head && is_plain_engine)

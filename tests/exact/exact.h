@@ -72,7 +72,7 @@ enum err_code lab_open(struct lab *lab, const char *path, const struct lab_confi
                        struct err *err) MUST_CHECK;
 void lab_close(struct lab *lab);
 
-#define EXACT_REQUESTS_MAX 12
+#define EXACT_REQUESTS_MAX 14
 #define EXACT_PROMPT_MAX   160
 #define EXACT_BINS         64
 #define EXACT_EMBD_MAX     8192

@@ -133,6 +133,17 @@ int requests_init(struct exact_request *r, const struct exact_model *m, const st
     request_constrain(&r[n++], lab->grammar, false);
     request_init(&r[n], "grammar, guided", m, n_vocab, 1);
     request_constrain(&r[n++], lab->grammar, true);
+    request_init(&r[n], "drawn", m, n_vocab, 5);
+    r[n].engine.sample.temperature = 1;
+    r[n++].engine.sample.seed = 7;
+    request_init(&r[n], "drawn of few", m, n_vocab, 0);
+    r[n].engine.sample.temperature = 0.9f;
+    r[n].engine.sample.top_k = 40;
+    r[n].engine.sample.top_p = 0.9f;
+    r[n].engine.sample.min_p = 0.01f;
+    r[n].engine.sample.xtc_probability = 0.3f;
+    r[n].engine.sample.xtc_threshold = 0.05f;
+    r[n++].engine.sample.seed = 8;
     for (int i = 0; i < n; i++)
         r[i].engine.expected = lab->expected;
     return n;

@@ -2,6 +2,7 @@
 #include "base/philox.h"
 #include "engine/sample.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "support/plain_shortlist.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -276,6 +277,150 @@ static void a_backends_ops_change_nothing(void **state)
         sampler_release(&s);
     }
     be->ops->close(be);
+}
+
+/* Logits that are likelier to be of use: peaked, flat, ties at one value, at a few, with -0, all of them far from 0. */
+static void odd_logits(uint64_t n, float *l, int v)
+{
+    random_logits(n, l, v);
+    for (int i = 0; i < v; i++)
+        switch (n % 8) {
+        case 1:
+            l[i] = i == v / 3 ? 30 : l[i] - 5;
+            break;
+        case 2:
+            l[i] *= 0.02f;
+            break;
+        case 3:
+            l[i] = i % 5 ? -0.0f : 0.0f;
+            break;
+        case 4:
+            l[i] = (float)(bits(n * V_MAX + (uint64_t)i, 60) % 3);
+            break;
+        case 5:
+            l[i] = l[i] * 8 - 1000;
+            break;
+        case 6:
+            l[i] = -1e30f * uniform(n * V_MAX + (uint64_t)i, 61);
+            break;
+        default:
+            break;
+        }
+}
+
+static struct sample_params short_params(uint64_t n)
+{
+    struct sample_params p = random_params(n);
+    if (n % 3 == 0) { /* what most requests have */
+        p.typical_p = 1;
+        p.xtc_probability = 0;
+    }
+    if (n % 5 == 0)
+        p = (struct sample_params){ .seed = p.seed,
+                                    .temperature = p.temperature,
+                                    .top_p = 1,
+                                    .typical_p = 1,
+                                    .xtc_threshold = 1,
+                                    .repetition_penalty = 1,
+                                    .n_logprobs = -1 };
+    if (n % 7 == 0)
+        p.top_p = (float[]){ 0, 0.25f, 0.5f, 0.999999f }[n / 7 % 4];
+    if (n % 11 == 0)
+        p.temperature = (float[]){ 1, 1e-30f, 100 }[n / 11 % 3];
+    if (!(p.top_p < 1) && !(p.min_p > 0))
+        p.typical_p = 1;
+    return p;
+}
+
+/* Whatever a short list says is what all logits say; and it says most of what is asked of it. */
+static void a_short_list_says_what_all_logits_say(void **state)
+{
+    enum { N = 8000, V = 40000 };
+    static float large[V], small[V_MAX];
+    static struct shortlist list;
+    int n_small = 0, n_said = 0, n_large = 0, n_large_said = 0;
+    for (int n = 0; n < N; n++) {
+        bool is_large = n % 80 == 0;
+        int v = is_large ? V : n % 10 == 0 ? V_MAX : 1 + (int)(bits((uint64_t)n, 6) % 2500);
+        float *logits = is_large ? large : small;
+        struct sampler s = open_sampler(v);
+        struct sample_params p = short_params((uint64_t)n);
+        struct sample_context ctx = { .n_history = n % 97 };
+        struct engine_token want, got = { 0 };
+        struct err err;
+        for (int at = 0; at < v; at += V_MAX)
+            odd_logits((uint64_t)n, logits + at, v - at < V_MAX ? v - at : V_MAX);
+        if (is_large) /* no copies of a few values */
+            for (int i = 0; i < v; i++)
+                logits[i] += uniform((uint64_t)i, 62);
+        plain_shortlist(&list, logits, v, p.temperature);
+        assert_true(sample_may_be_short(&p));
+        bool is_said = sample_short(&s, &list, &p, &ctx, &got);
+        assert_int_equal(sample_token(&s, logits, &p, &ctx, &want, &err), ERR_OK);
+        if (is_said && (got.id != want.id || got.n_top != want.n_top || got.logprob != 0))
+            fail_msg("case %d: got %d, want %d", n, got.id, want.id);
+        *(is_large ? &n_large : &n_small) += 1;
+        *(is_large ? &n_large_said : &n_said) += is_said;
+        sampler_release(&s);
+    }
+    print_message("short lists: %d of %d small ones, %d of %d large ones said it\n", n_said,
+                  n_small, n_large_said, n_large);
+    assert_true(n_said > n_small * 8 / 10 && n_large_said > n_large / 2);
+}
+
+/* A sum that is right to the last bit would tell more than the list may know: where its neighbours choose otherwise it says nothing. */
+static void a_short_list_is_silent_where_its_sums_could_decide(void **state)
+{
+    static struct shortlist list;
+    struct sampler s = open_sampler(2);
+    struct sample_params p = off;
+    struct sample_context ctx = { 0 };
+    struct engine_token token;
+    p.top_p = 0.5f; /* half of two equal ones: 1 >= 0.5 * 2, and not of a little more */
+    plain_shortlist(&list, (float[]){ 3, 3 }, 2, 1);
+    assert_false(sample_short(&s, &list, &p, &ctx, &token));
+    p.top_p = 0.25f;
+    assert_true(sample_short(&s, &list, &p, &ctx, &token));
+    assert_int_equal(token.id, 0);
+    sampler_release(&s);
+}
+
+static void a_short_list_of_what_is_not_finite_or_all_equal_says_nothing(void **state)
+{
+    static const float bad[] = { NAN, INFINITY, -INFINITY, 0 };
+    static struct shortlist list;
+    static float logits[20000];
+    struct sampler s = open_sampler(20000);
+    struct sample_context ctx = { 0 };
+    struct engine_token token;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        logits[777] = bad[i];
+        plain_shortlist(&list, logits, 20000, 1);
+        assert_false(sample_short(&s, &list, &off, &ctx, &token));
+    }
+    sampler_release(&s);
+}
+
+static void only_plain_draws_may_be_short(void **state)
+{
+    struct sample_params p = off;
+    assert_true(sample_may_be_short(&p));
+    p.n_logprobs = 0;
+    assert_false(sample_may_be_short(&p));
+    p = off;
+    p.temperature = 0;
+    assert_false(sample_may_be_short(&p));
+    p = off;
+    p.presence_penalty = 0.1f;
+    assert_false(sample_may_be_short(&p));
+    p = off;
+    p.n_bias = 1;
+    assert_false(sample_may_be_short(&p));
+    p = off;
+    p.typical_p = 0.9f;
+    assert_false(sample_may_be_short(&p));
+    p.min_p = 0.05f;
+    assert_true(sample_may_be_short(&p));
 }
 
 static void greedy_takes_the_lowest_of_equal_ids(void **state)
@@ -644,6 +789,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mix_of_filters_agrees_with_full_sorts),
         cmocka_unit_test(a_backends_ops_change_nothing),
+        cmocka_unit_test(a_short_list_says_what_all_logits_say),
+        cmocka_unit_test(a_short_list_is_silent_where_its_sums_could_decide),
+        cmocka_unit_test(a_short_list_of_what_is_not_finite_or_all_equal_says_nothing),
+        cmocka_unit_test(only_plain_draws_may_be_short),
         cmocka_unit_test(greedy_takes_the_lowest_of_equal_ids),
         cmocka_unit_test(the_draw_follows_the_distribution),
         cmocka_unit_test(position_choice_and_seed_change_the_draw_and_nothing_else),

@@ -153,15 +153,22 @@ static void cuda_download(struct backend *be, void *host, const void *src, size_
     cuda_fault(st, "download", cuda_transfer(st, host, src, bytes, cudaMemcpyDeviceToHost));
 }
 
-/* The flags of n rows and the best ranks, in one copy. */
+/* The flags of n rows and the best ranks, in one copy, and what short lists there are in another. */
 static void fetch_out(struct cuda_state *st, int n)
 {
+    cudaStream_t s = (cudaStream_t)st->stream;
     size_t bytes = st->best_to ? st->best_at + (size_t)st->n_best * CU_BEST * sizeof(uint64_t)
                                : (size_t)n * sizeof(*st->flags);
     if (bytes > 0)
-        cuda_fault(st, "row flags",
-                   (int)cudaMemcpyAsync(st->host_flags, st->flags, bytes, cudaMemcpyDeviceToHost,
-                                        (cudaStream_t)st->stream));
+        cuda_fault(
+            st, "row flags",
+            (int)cudaMemcpyAsync(st->host_flags, st->flags, bytes, cudaMemcpyDeviceToHost, s));
+    if (st->lists_to)
+        cuda_fault(st, "short lists",
+                   (int)cudaMemcpyAsync(st->lists_to, st->lists,
+                                        (size_t)st->n_lists * sizeof(*st->lists),
+                                        cudaMemcpyDeviceToHost, s));
+    st->lists_to = NULL;
 }
 
 static void give_best(struct cuda_state *st)
@@ -188,6 +195,28 @@ static void cuda_best(struct backend *be, struct tensor x, int32_t *best)
     cuda_add(st, CUDA_OP_BEST, &c, sizeof(c));
     st->best_to = best;
     st->n_best = (int)x.rows;
+}
+
+static void cuda_shortlist(struct backend *be, struct tensor x, const float *t,
+                           struct shortlist *lists)
+{
+    struct cuda_state *st = cuda_of(be);
+    void *host;
+    struct cu_shortlist c;
+    BUG_ON(!st->best_to || st->n_best != x.rows || st->lists_to); /* best's ranks */
+    cuda_room(st);
+    memset(&c, 0, sizeof(c));
+    c.x = cu_of(x);
+    c.best = (unsigned long long *)((uint8_t *)st->flags + st->best_at);
+    c.lists = st->lists;
+    c.rows = cuda_put(st, NULL, (size_t)x.rows * sizeof(*c.rows), &host);
+    struct cu_shortlist_row *rows = host;
+    st->n_lists = 0;
+    for (int64_t i = 0; i < x.rows; i++)
+        rows[i] = (struct cu_shortlist_row){ t[i], t[i] > 0 ? st->n_lists++ : -1 };
+    BUG_ON(st->n_lists > BACKEND_SHORTLISTS_MAX);
+    cuda_add(st, CUDA_OP_SHORTLIST, &c, sizeof(c));
+    st->lists_to = st->n_lists > 0 ? lists : NULL;
 }
 
 /* Whether the error was one that stays. */
@@ -257,6 +286,7 @@ static void cuda_release(struct cuda_state *st)
     for (int i = 0; i < CUDA_TABLES; i++)
         cuda_give(st, MEM_CAT_SCRATCH, st->tables[i].data, st->tables[i].bytes);
     cuda_give(st, MEM_CAT_SCRATCH, st->flags, CUDA_OUT_BYTES);
+    cuda_give(st, MEM_CAT_SCRATCH, st->lists, CUDA_LISTS_BYTES);
     for (int i = 0; i < 2; i++)
         cuda_give(st, MEM_CAT_SCRATCH, st->xq[i], xq_bytes(st->xq_in));
     cuda_give(st, MEM_CAT_SCRATCH, st->partial, CUDA_PARTIAL);
@@ -315,8 +345,9 @@ static enum err_code cuda_init(struct cuda_state *st, struct err *err)
             return ERR_NOMEM;
     }
     st->flags = cuda_take(st, MEM_CAT_SCRATCH, CUDA_OUT_BYTES, "step buffers", err);
+    st->lists = cuda_take(st, MEM_CAT_SCRATCH, CUDA_LISTS_BYTES, "step buffers", err);
     st->partial = cuda_take(st, MEM_CAT_SCRATCH, CUDA_PARTIAL, "step buffers", err);
-    return st->flags && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
+    return st->flags && st->lists && st->partial ? cuda_record_init(st, err) : ERR_NOMEM;
 }
 
 /* A sticky error (an address that is none, a hardware fault) stays with the context, and every call says it again. cudaDeviceReset destroys
@@ -343,7 +374,8 @@ static enum err_code cuda_reset(struct backend *be, struct err *err)
 }
 
 /* Each backend has its own table: what the host backend lends is in it or not. */
-static const struct backend_ops *cuda_table(struct cuda_state *st, struct backend *host)
+static const struct backend_ops *cuda_table(struct cuda_state *st, struct backend *host,
+                                            bool is_plain)
 {
     struct backend_ops *ops = mem_alloc(MEM_CAT_BASE, sizeof(*ops));
     *ops = cuda_ops_base;
@@ -359,6 +391,8 @@ static const struct backend_ops *cuda_table(struct cuda_state *st, struct backen
     ops->close = cuda_close;
     ops->begin = cuda_begin;
     ops->best = cuda_best;
+    if (!is_plain) /* the oracle looks at all logits */
+        ops->shortlist = cuda_shortlist;
     ops->host_alloc = cuda_host_alloc;
     ops->host_free = cuda_host_free;
     ops->failed = cuda_failed;
@@ -400,7 +434,7 @@ enum err_code cuda_backend_open(const struct cuda_options *o, struct backend **o
     struct cuda_state *st = mem_alloc(MEM_CAT_BASE, sizeof(*st));
     be->state = st;
     st->arch = dev.major * 10 + dev.minor;
-    be->ops = cuda_table(st, o->host);
+    be->ops = cuda_table(st, o->host, o->is_plain);
     st->host = o->host;
     st->device = o->device;
     st->is_plain = o->is_plain;

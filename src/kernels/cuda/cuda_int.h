@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/params.h"
+#include "tensor/shortlist.h"
 
 /* Version of the contract of docs/numerics.md, section CUDA. */
 #define CUDA_NUMERICS 1
@@ -22,6 +23,7 @@
 #define CUDA_FUSED        2                   /* commands that a rule of fuse.c looks at */
 #define CUDA_PLANS        4
 #define CUDA_OUT_BYTES    ((size_t)BACKEND_ROWS_MAX * (sizeof(uint32_t) + CU_BEST * sizeof(uint64_t)))
+#define CUDA_LISTS_BYTES  (BACKEND_SHORTLISTS_MAX * sizeof(struct shortlist))
 #define CUDA_TABLES       2
 #define CUDA_TABLE_BYTES  ((size_t)4 << 20) /* of each at load: 2,048 rows of 256 rotated numbers */
 
@@ -54,6 +56,7 @@ enum cuda_op {
     CUDA_OP_ATTENTION,
     CUDA_OP_ATTENTION_PLAIN,
     CUDA_OP_BEST,
+    CUDA_OP_SHORTLIST,
     CUDA_OP_ROUTE,
     CUDA_OP_GROUP,
     CUDA_OP_EXPERTS,
@@ -141,6 +144,9 @@ struct cuda_state {
     size_t best_at;
     int32_t *best_to; /* the caller's, filled when the step is waited for; NULL: none */
     int n_best;
+    struct shortlist *lists;    /* [BACKEND_SHORTLISTS_MAX] */
+    struct shortlist *lists_to; /* as best_to */
+    int n_lists;
     uint16_t *xq
         [2]; /* bf16 activations of products, by turns: what a product makes may be the input of the next */
     int xq_i;

@@ -253,6 +253,19 @@ struct cu_best {
     unsigned long long *best; /* [rows][CU_BEST] */
 };
 
+/* What a sampled choice needs of a row (tensor/shortlist.h), whose best ranks k_best has found. */
+struct cu_shortlist_row {
+    float t;
+    int32_t slot; /* of lists; -1: none is wanted */
+};
+
+struct cu_shortlist {
+    struct cu_tensor x;
+    const unsigned long long *best;      /* [x.rows][CU_BEST] */
+    const struct cu_shortlist_row *rows; /* [x.rows] */
+    struct shortlist *lists;
+};
+
 /* --- mixtures of experts (moe.cu). Pairs of a row and one of its experts: row * n_used + choice --- */
 #define CU_USED_MAX 64 /* experts of a row */
 
@@ -350,6 +363,7 @@ int cu_launch_attention_plain(const struct cu_attention *p, cu_stream s); /* the
 int cu_launch_kvq_store(const struct cu_kvq_store *p, cu_stream s);
 int cu_launch_kvq_expand(const struct cu_kvq_expand *p, cu_stream s);
 int cu_launch_best(const struct cu_best *p, cu_stream s);
+int cu_launch_shortlist(const struct cu_shortlist *p, cu_stream s);
 int cu_launch_route(const struct cu_route *p, cu_stream s);
 int cu_launch_group(const struct cu_group *p, cu_stream s);
 int cu_launch_experts(const struct cu_experts *p, cu_stream s);

@@ -39,6 +39,7 @@ LAUNCHER(kvq_expand)
 LAUNCHER(attention)
 LAUNCHER(attention_plain)
 LAUNCHER(best)
+LAUNCHER(shortlist)
 LAUNCHER(route)
 LAUNCHER(group)
 LAUNCHER(experts)
@@ -71,6 +72,7 @@ static const struct {
     [CUDA_OP_ATTENTION] = { run_attention, "attention" },
     [CUDA_OP_ATTENTION_PLAIN] = { run_attention_plain, "attention (plain)" },
     [CUDA_OP_BEST] = { run_best, "best" },
+    [CUDA_OP_SHORTLIST] = { run_shortlist, "short lists" },
     [CUDA_OP_ROUTE] = { run_route, "choice of experts" },
     [CUDA_OP_GROUP] = { run_group, "rows by expert" },
     [CUDA_OP_EXPERTS] = { run_experts, "experts" },
