@@ -346,8 +346,9 @@ static enum err_code engine_model_mend(struct engine *e, struct err *err)
     if (slow)
         slow->ops->lose(slow);
     enum err_code code = em->restore(em->restore_ctx, err);
-    if (!code)
-        code = runner_restore(em->runner, err);
+    if (code) /* there may be no device to ask */
+        return code;
+    code = runner_restore(em->runner, err);
     if (!code && slow)
         code = slow->ops->mend(slow, err);
     if (!code)

@@ -21,8 +21,9 @@ HOST = "127.0.0.1"
 class Server:
     """A running server; `with` stops it and checks its exit code."""
 
-    def __init__(self, args, ready=True, start_timeout=120):
-        self.proc = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, args, ready=True, start_timeout=120, env=None):
+        env = {**os.environ, **env} if env else None
+        self.proc = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         self.port = None
         self.lines = []
         end = time.time() + start_timeout

@@ -22,7 +22,7 @@ static struct {
     } blocks[BLOCKS];
     int lose_in, fail_in; /* waits; 0: not */
     int n_resets;
-    bool is_lost, is_dead;
+    bool is_lost, is_dead, is_closed; /* is_closed: the reset failed */
 } device;
 
 static void *device_alloc(struct backend *be, enum mem_cat cat, size_t bytes)
@@ -56,6 +56,7 @@ static void device_spoil(bool has_weights)
 
 static enum err_code device_wait(struct backend *be, struct err *err)
 {
+    assert_false(device.is_closed);
     if (device.lose_in > 0 && --device.lose_in == 0)
         device.is_lost = true;
     if (device.is_lost)
@@ -72,6 +73,7 @@ static enum err_code device_reset(struct backend *be, struct err *err)
     assert_true(device.is_lost);
     for (int i = 0; i < BLOCKS; i++)
         assert_null(device.blocks[i].p);
+    device.is_closed = device.is_dead;
     if (device.is_dead)
         return err_set(err, ERR_IO, "there is no device");
     device.is_lost = false;
