@@ -65,6 +65,7 @@ SRC := $(filter-out $(filter-out src/kernels/cuda/none.c,$(wildcard src/kernels/
 endif
 # The simulated device. A field that a kernel's format has no use for is a warning to a compiler that cannot tell.
 SIM := $(if $(filter sim,$(CUDA)),$(sort $(wildcard tests/cudasim/*.cc)))
+SHARED_SECTION := .bss=cudasim_shared,alloc,load,data,contents
 CXX ?= c++
 CXXFLAGS = -std=c++17 -Itests/cudasim/include -Isrc -Iinclude -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
 	-Wno-unused-function -Wno-maybe-uninitialized $(WERROR) $(OPT_$(V)) -ffp-contract=off -fno-exceptions -fno-omit-frame-pointer -MMD -MP
@@ -131,6 +132,7 @@ $(B)/%.o: %.c $(B)/flags
 $(B)/%.cu.o: %.cu $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(filter 1,$(CUDA)),$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d),$(CXX) $(CXXFLAGS) -x c++) -c $< -o $@
+	$(if $(SIM),@objcopy --rename-section $(SHARED_SECTION) $@)
 
 $(B)/%.o: %.cc $(B)/flags
 	@mkdir -p $(@D)

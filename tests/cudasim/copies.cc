@@ -2,31 +2,8 @@
  * at any time between its begin and the wait for it: by turns these land at once or only then. */
 #include "sim.h"
 
-#include <vector>
-
 namespace cudasim
 {
-
-bool copies_are_late;
-
-struct copy {
-    void *dst;
-    const void *src;
-    int group;
-};
-
-/* A thread's copies under way, oldest first; `group` is that of the next one. */
-struct queue {
-    std::vector<copy> copies;
-    int group;
-};
-
-struct bulk {
-    void *dst;
-    const void *src;
-    int bytes;
-    uint64_t *bar;
-};
 
 /* What the eight bytes of a barrier are. */
 struct barrier {
@@ -35,8 +12,10 @@ struct barrier {
     int32_t bytes; /* that are to come */
 };
 
-static queue queues[1024];
-static std::vector<bulk> bulks;
+static fiber &self()
+{
+    return now->fibers[now->self];
+}
 
 static void check_place(const void *dst, const void *src, int bytes)
 {
@@ -47,42 +26,39 @@ static void check_place(const void *dst, const void *src, int bytes)
 void copy16(void *dst, const void *src)
 {
     check_place(dst, src, 16);
-    if (copies_are_late)
-        queues[this_thread()].copies.push_back({ dst, src, queues[this_thread()].group });
+    if (now->copies_are_late)
+        self().copies.push_back({ dst, src, self().group });
     else
         memcpy(dst, src, 16);
 }
 
 void copy_group()
 {
-    queues[this_thread()].group++;
+    self().group++;
 }
 
 /* Land the copies of groups below `end`. */
-static void land(queue &q, int end)
+static void land(fiber &f, int end)
 {
     size_t n = 0;
-    for (; n < q.copies.size() && q.copies[n].group < end; n++)
-        memcpy(q.copies[n].dst, q.copies[n].src, 16);
-    q.copies.erase(q.copies.begin(), q.copies.begin() + (ptrdiff_t)n);
+    for (; n < f.copies.size() && f.copies[n].group < end; n++)
+        memcpy(f.copies[n].dst, f.copies[n].src, 16);
+    f.copies.erase(f.copies.begin(), f.copies.begin() + (ptrdiff_t)n);
 }
 
 void copy_wait(int n)
 {
-    queue &q = queues[this_thread()];
-    land(q, q.group - n);
+    land(self(), self().group - n);
 }
 
 void copy_wait_all()
 {
-    queue &q = queues[this_thread()];
-    land(q, ++q.group);
+    land(self(), ++self().group);
 }
 
-void end_thread(int thread)
+void end_copies(fiber *f)
 {
-    land(queues[thread], queues[thread].group + 1);
-    queues[thread].group = 0;
+    land(*f, f->group + 1);
 }
 
 /* --- barriers --- */
@@ -121,7 +97,7 @@ static void land(const bulk &c)
     settle(b);
 }
 
-static bool land_of(const uint64_t *bar)
+static bool land_of(std::vector<bulk> &bulks, const uint64_t *bar)
 {
     bool any = false;
     for (size_t i = 0; i < bulks.size();) {
@@ -137,9 +113,9 @@ static bool land_of(const uint64_t *bar)
     return any;
 }
 
-bool land_late_copies()
+bool land_late_copies(block *b)
 {
-    return land_of(NULL);
+    return land_of(b->bulks, NULL);
 }
 
 static bool has_passed(const void *at, unsigned parity)
@@ -149,7 +125,7 @@ static bool has_passed(const void *at, unsigned parity)
 
 void bar_wait(uint64_t *bar, int parity)
 {
-    land_of(bar);
+    land_of(now->bulks, bar);
     wait_until(has_passed, bar, (unsigned)parity);
 }
 
@@ -157,16 +133,10 @@ void copy_bulk(void *dst, const void *src, int bytes, uint64_t *bar)
 {
     check_place(dst, src, bytes);
     bulk c = { dst, src, bytes, bar };
-    if (copies_are_late)
-        bulks.push_back(c);
+    if (now->copies_are_late)
+        now->bulks.push_back(c);
     else
         land(c);
-}
-
-void end_block()
-{
-    if (!bulks.empty())
-        fail("%zu bulk copies that nobody has waited for", bulks.size());
 }
 
 } // namespace cudasim

@@ -1,8 +1,8 @@
 /* device.cc - the runtime's functions on a device that is this process: memory, streams, graphs.
  *
  * A stream does what it was told when somebody waits for it and no sooner, as a busy device would: what the host writes meanwhile into
- * pinned memory is what a copy finds. Device memory can be touched by kernels and copies alone (up to GUARDED bytes an allocation: more takes
- * longer to guard than to use), and ends at a page that nobody can touch.
+ * pinned memory is what a copy finds. Device memory can be touched by kernels and copies alone (GUARDED_BYTES of it, and of the oldest
+ * GUARDED allocations: more takes longer to guard than to use), and ends at a page that nobody can touch.
  *
  * PLUMB_CUDASIM_ARCH    80, 86, 89, 90, 100 or 120: the compute capability that is told (90). No kernel runs on 110.
  * PLUMB_CUDASIM_BYTES   of device memory (8 GiB)
@@ -25,15 +25,21 @@
 #include <sys/mman.h>
 #include <vector>
 
-#define PAGE         ((size_t)4096)
-#define ALIGN        ((size_t)256)
-#define GUARDED      ((size_t)64 << 10)
-#define SM_COUNT     3
-#define SHARED_MAX   (227 * 1024)
-#define SHARED_PLAIN (48 * 1024) /* more has to be asked for */
-#define ARCH_NONE    110         /* that kernels were not built for */
+#define PAGE          ((size_t)4096)
+#define ALIGN         ((size_t)256)
+#define GUARDED       64
+#define GUARDED_BYTES ((size_t)64 << 10)
+#define SM_COUNT      3
+#define SHARED_MAX    (227 * 1024)
+#define SHARED_PLAIN  (48 * 1024) /* more has to be asked for */
+#define ARCH_NONE     110         /* that kernels were not built for */
 
-typedef std::function<void()> work;
+/* A kernel, or what else a stream does. */
+struct work {
+    std::function<void()> run; /* NULL: the kernel */
+    cudasim::kernel kernel;
+    cudasim::block *ahead; /* of the kernel, if it has begun */
+};
 
 struct cudasim_graph {
     std::vector<work> works;
@@ -50,6 +56,7 @@ namespace
 struct area {
     uint8_t *base;
     size_t bytes, mapped;
+    bool is_guarded;
 };
 
 std::recursive_mutex lock;
@@ -58,6 +65,7 @@ std::map<const uint8_t *, size_t> pinned; /* of the host */
 std::map<const void *, int> shared_of;    /* what kernels have asked for */
 std::vector<cudasim_stream *> streams;
 size_t used;
+int n_guarded;
 cudaError_t sticky, last;
 bool is_gone;
 
@@ -125,8 +133,31 @@ bool is_fault(int kind)
 void protect(int how)
 {
     for (auto &a : areas)
-        if (a.second.mapped <= GUARDED && mprotect(a.second.base, a.second.mapped, how))
+        if (a.second.is_guarded && mprotect(a.second.base, a.second.mapped, how))
             cudasim::fail("mprotect of %zu bytes", a.second.mapped);
+}
+
+void do_work(work &w)
+{
+    bool is_kernel = !w.run;
+    if (is_kernel && !sticky && is_fault(KERNEL))
+        sticky = cudaErrorIllegalAddress;
+    if (sticky && w.ahead)
+        cudasim::drop_ahead(w.ahead);
+    else if (!sticky && is_kernel)
+        cudasim::run_grid(&w.kernel, w.ahead);
+    else if (!sticky)
+        w.run();
+}
+
+/* Kernels behind the one at the front begin: by turns none, one or two, with nothing but kernels between. */
+void begin_next(std::deque<work> &works)
+{
+    static unsigned turns;
+    size_t most = turns++ % 3;
+    for (size_t i = 0; i <= most && i < works.size() && !works[i].run && !sticky; i++)
+        if (i > 0 && !works[i].ahead)
+            works[i].ahead = cudasim::begin_ahead(&works[i].kernel);
 }
 
 void drain(cudasim_stream *s)
@@ -135,10 +166,10 @@ void drain(cudasim_stream *s)
         return;
     protect(PROT_READ | PROT_WRITE);
     while (!s->works.empty()) {
-        work w = std::move(s->works.front());
+        begin_next(s->works);
+        work &w = s->works.front();
+        do_work(w);
         s->works.pop_front();
-        if (!sticky)
-            w();
     }
     protect(PROT_NONE);
 }
@@ -219,8 +250,9 @@ cudaError_t cudaDeviceReset(void)
     for (auto &a : areas)
         (void)munmap(a.second.base, a.second.mapped + PAGE);
     areas.clear();
+    n_guarded = 0;
     for (auto *s : streams)
-        s->works.clear();
+        s->works.clear(); /* none has begun: a fault has dropped them */
     used = 0;
     if (sticky && fault.goes)
         is_gone = true;
@@ -272,10 +304,12 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
         mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return say(cudaErrorMemoryAllocation);
-    if (mapped > GUARDED)
+    bool is_guarded = mapped <= GUARDED_BYTES && n_guarded < GUARDED;
+    if (!is_guarded)
         (void)mprotect(base, mapped, PROT_READ | PROT_WRITE);
+    n_guarded += is_guarded;
     *p = (uint8_t *)base + mapped - room; /* its end is the page's that cannot be touched */
-    areas[*p] = { (uint8_t *)base, room, mapped };
+    areas[*p] = { (uint8_t *)base, room, mapped, is_guarded };
     used += room;
     return cudaSuccess;
 }
@@ -290,6 +324,7 @@ cudaError_t cudaFree(void *p)
     if (it == areas.end())
         return say(cudaErrorInvalidValue);
     used -= it->second.bytes;
+    n_guarded -= it->second.is_guarded;
     (void)munmap(it->second.base, it->second.mapped + PAGE);
     areas.erase(it);
     return say(cudaSuccess);
@@ -333,9 +368,9 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
         return say(cudaErrorInvalidValue);
     if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) {
         std::string staged((const char *)src, bytes);
-        return add(s, [=] { copy(dst, staged.data(), bytes); });
+        return add(s, { [=] { copy(dst, staged.data(), bytes); }, {}, NULL });
     }
-    cudaError_t e = add(s, [=] { copy(dst, src, bytes); });
+    cudaError_t e = add(s, { [=] { copy(dst, src, bytes); }, {}, NULL });
     if (!e && kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
         return cudaStreamSynchronize(s);
     return e;
@@ -354,7 +389,7 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
 {
     LOCKED;
-    return add(s, [=] { memset(p, value, bytes); });
+    return add(s, { [=] { memset(p, value, bytes); }, {}, NULL });
 }
 
 /* --- streams and graphs --- */
@@ -447,7 +482,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attr, int
     return say(cudaSuccess);
 }
 
-cudaError_t cudasim_launch(const cudaLaunchConfig_t &cfg, const void *kernel, work body)
+cudaError_t cudasim_launch(const cudaLaunchConfig_t &cfg, const void *kernel,
+                           std::function<void()> body)
 {
     LOCKED;
     dim3 g = cfg.gridDim, b = cfg.blockDim;
@@ -461,10 +497,5 @@ cudaError_t cudasim_launch(const cudaLaunchConfig_t &cfg, const void *kernel, wo
         return say(cudaErrorLaunchOutOfResources);
     if (setting("PLUMB_CUDASIM_ARCH", 90) == ARCH_NONE)
         return say(cudaErrorNoKernelImageForDevice);
-    return add(cfg.stream, [=] {
-        if (is_fault(KERNEL))
-            sticky = cudaErrorIllegalAddress;
-        else
-            cudasim::run_grid(kernel, g, b, shared, body);
-    });
+    return add(cfg.stream, { NULL, { kernel, g, b, shared, std::move(body) }, NULL });
 }

@@ -1,4 +1,4 @@
-/* cuda_runtime.h - CUDA C++ as plain C++: a block's threads are fibers of one thread of the host (tests/cudasim/fibers.cc), one block runs
+/* cuda_runtime.h - CUDA C++ as plain C++: a block's threads are fibers of one thread of the host (tests/cudasim/threads.cc), one block runs
  * after the other, and whatever threads do together is a meeting of theirs. */
 #ifndef PLUMB_CUDASIM_INCLUDE_CUDA_RUNTIME_H
 #define PLUMB_CUDASIM_INCLUDE_CUDA_RUNTIME_H

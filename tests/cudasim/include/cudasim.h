@@ -9,7 +9,7 @@
 namespace cudasim
 {
 
-/* --- meetings (fibers.cc) --- */
+/* --- meetings (threads.cc) --- */
 
 /* What threads meet for: those of one meeting must agree. */
 enum what { SYNC, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, BALLOT, MMA, WGMMA, WGMMA_FENCE, WGMMA_WAIT };
@@ -46,6 +46,8 @@ template <typename T> static inline T shuffle(uint32_t mask, T v, what kind, int
 void wait_until(bool (*ready)(const void *at, unsigned value), const void *at, unsigned value);
 /* Something happened that a thread may wait for. */
 void note_progress();
+/* Until the kernels before this one have ended. */
+void wait_for_kernels();
 /* The block's shared memory of the size that the launch gave, at a multiple of 1024 bytes. */
 void *dynamic_shared();
 /* The simulation cannot go on: which kernel, block and thread, and why. */

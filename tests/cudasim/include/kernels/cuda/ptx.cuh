@@ -8,12 +8,14 @@
 
 #define CU_SHARED_ARRAY(type, name, align) type *name = (type *)cudasim::dynamic_shared()
 
-/* Kernels run one after the other: what is read before cu_grid_wait is what the kernels before have made, sooner than it need be. */
+/* That the next one may begin is known; how early it does, grid.cc decides. */
 static inline void cu_start_next(void)
 {
 }
+
 static inline void cu_grid_wait(void)
 {
+    cudasim::wait_for_kernels();
 }
 
 template <bool IS_BF16>

@@ -1,16 +1,14 @@
-/* fibers.cc - a kernel's grid on one thread of the host: blocks one after the other, a block's threads as fibers that run until they wait.
- *
- * What hardware leaves open is tried both ways by turns, launch by launch: the order of blocks, the order of threads (a thread runs far
- * ahead of its neighbours, so that a missing barrier shows), and when copies land (copies.cc). */
+/* threads.cc - a block's threads as fibers of one thread of the host, each of which runs until it waits: for others of its warp or block,
+ * for a barrier, for the kernels before. */
 #include "sim.h"
 
-#include <cuda_runtime.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -20,45 +18,9 @@ dim3 blockDim, gridDim;
 namespace cudasim
 {
 
-#define THREADS_MAX 1024
-#define WARP        32
-#define WARPS       4 /* of a warpgroup */
 #define STACK_BYTES ((size_t)256 << 10)
 
-/* Threads that come together: of a warp, of four, of the block. */
-struct meeting {
-    int first, n, living, arrived;
-    unsigned times;
-    what kind;
-    void *args[WARP * WARPS];
-    void (*fn)(void **args, int n);
-};
-
-struct fiber {
-    void *sp;
-    uint8_t *stack;
-    uint3 index;
-    bool is_over;
-    bool (*ready)(const void *at, unsigned value); /* NULL: it can run */
-    const void *at;
-    unsigned value;
-};
-
-static struct {
-    const char *kernel;
-    const std::function<void()> *body;
-    fiber fibers[THREADS_MAX];
-    int n, self; /* -1: none runs */
-    void *sp;    /* of who runs the block */
-    const void *stack;
-    size_t stack_bytes;
-    meeting warps[THREADS_MAX / WARP], groups[THREADS_MAX / WARP / WARPS + 1], block;
-    uint64_t events;
-    uint8_t *shared;
-    size_t shared_bytes;
-    unsigned launches;
-    int order[THREADS_MAX]; /* of threads, in this launch */
-} run;
+block *now;
 
 /* --- switching --- */
 
@@ -88,7 +50,7 @@ static void switch_to(void **from, void *to, const void *stack, size_t bytes, bo
 
 static void leave(bool is_last)
 {
-    switch_to(&run.fibers[run.self].sp, run.sp, run.stack, run.stack_bytes, is_last);
+    switch_to(&now->fibers[now->self].sp, now->sp, now->stack, now->stack_bytes, is_last);
 }
 
 static void finish_meeting(meeting &m)
@@ -99,7 +61,7 @@ static void finish_meeting(meeting &m)
         memset(m.args, 0, (size_t)m.n * sizeof(*m.args));
     m.arrived = 0;
     m.times++;
-    run.events++;
+    now->events++;
 }
 
 /* Who has ended is waited for no more. */
@@ -113,15 +75,16 @@ static void drop(meeting &m)
 static void fiber_main()
 {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(NULL, &run.stack, &run.stack_bytes);
+    __sanitizer_finish_switch_fiber(NULL, &now->stack, &now->stack_bytes);
 #endif
-    (*run.body)();
-    end_thread(run.self);
-    run.fibers[run.self].is_over = true;
-    run.events++;
-    drop(run.warps[run.self / WARP]);
-    drop(run.groups[run.self / WARP / WARPS]);
-    drop(run.block);
+    now->k->body();
+    end_copies(&now->fibers[now->self]);
+    now->fibers[now->self].is_over = true;
+    now->left--;
+    now->events++;
+    drop(now->warps[now->self / WARP]);
+    drop(now->groups[now->self / WARP / WARPS]);
+    drop(now->all);
     leave(true);
     abort();
 }
@@ -134,6 +97,9 @@ static void make_fiber(fiber &f)
         if (f.stack == MAP_FAILED)
             fail("no memory for a thread's stack");
     }
+#if defined(__SANITIZE_ADDRESS__)
+    ASAN_UNPOISON_MEMORY_REGION(f.stack, STACK_BYTES); /* a thread that was given up */
+#endif
     void **sp = (void **)(f.stack + STACK_BYTES) - 1;
     *--sp = (void *)fiber_main; /* the stack as a function finds it */
     sp -= 6;
@@ -141,9 +107,11 @@ static void make_fiber(fiber &f)
     f.sp = sp;
     f.is_over = false;
     f.ready = NULL;
+    f.copies.clear();
+    f.group = 0;
 }
 
-/* --- the block --- */
+/* --- waiting --- */
 
 void fail(const char *format, ...)
 {
@@ -151,9 +119,9 @@ void fail(const char *format, ...)
     va_start(ap, format);
     fflush(stdout);
     fprintf(stderr, "cudasim: ");
-    if (run.self >= 0)
-        fprintf(stderr, "kernel at %p, block %u,%u,%u, thread %u: ", (const void *)run.kernel,
-                blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x);
+    if (now && now->self >= 0)
+        fprintf(stderr, "kernel at %p, block %u,%u,%u, thread %u: ", now->k->at, blockIdx.x,
+                blockIdx.y, blockIdx.z, threadIdx.x);
     vfprintf(stderr, format, ap);
     fprintf(stderr, "\n");
     va_end(ap);
@@ -162,7 +130,7 @@ void fail(const char *format, ...)
 
 void wait_until(bool (*ready)(const void *at, unsigned value), const void *at, unsigned value)
 {
-    fiber &f = run.fibers[run.self];
+    fiber &f = now->fibers[now->self];
     if (ready(at, value))
         return;
     f.ready = ready;
@@ -171,19 +139,24 @@ void wait_until(bool (*ready)(const void *at, unsigned value), const void *at, u
     leave(false);
 }
 
-int this_thread()
-{
-    return run.self;
-}
-
 void note_progress()
 {
-    run.events++;
+    now->events++;
 }
 
 void *dynamic_shared()
 {
-    return run.shared;
+    return now->shared;
+}
+
+static bool may_read(const void *at, unsigned value)
+{
+    return *(const bool *)at;
+}
+
+void wait_for_kernels()
+{
+    wait_until(may_read, &now->may_read, 0);
 }
 
 static bool has_met(const void *at, unsigned value)
@@ -196,7 +169,7 @@ static void meet(meeting &m, what kind, void *arg, void (*fn)(void **args, int n
     if (m.arrived > 0 && (m.kind != kind || m.fn != fn))
         fail("its neighbours are at another instruction (%d, this one's is %d)", m.kind, kind);
     if (m.n <= WARP * WARPS)
-        m.args[run.self - m.first] = arg;
+        m.args[now->self - m.first] = arg;
     m.kind = kind;
     m.fn = fn;
     unsigned before = m.times;
@@ -208,17 +181,17 @@ static void meet(meeting &m, what kind, void *arg, void (*fn)(void **args, int n
 
 void meet_warp(what w, void *arg, void (*fn)(void **args, int n))
 {
-    meet(run.warps[run.self / WARP], w, arg, fn);
+    meet(now->warps[now->self / WARP], w, arg, fn);
 }
 
 void meet_warps(what w, void *arg, void (*fn)(void **args, int n))
 {
-    meet(run.groups[run.self / WARP / WARPS], w, arg, fn);
+    meet(now->groups[now->self / WARP / WARPS], w, arg, fn);
 }
 
 void sync_block()
 {
-    meet(run.block, SYNC, NULL, NULL);
+    meet(now->all, SYNC, NULL, NULL);
 }
 
 static void check_mask(uint32_t mask)
@@ -285,89 +258,49 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Thread i of the order that a launch has. */
-static int in_order(int i, int n)
+void make_threads(block *b)
 {
-    switch (run.launches % 4) {
-    case 0:
-        return i;
-    case 1:
-        return n - 1 - i;
-    case 2: /* the warps by turns, a lane each */
-        return n % WARP ? i : i % (n / WARP) * WARP + i / (n / WARP);
-    default:
-        return (int)((i * 7919LL + run.launches) % n); /* a prime above every n */
+    unsigned x = b->k->threads.x, y = b->k->threads.y;
+    int n = b->n = b->left = (int)(x * y * b->k->threads.z), group = WARP * WARPS;
+    b->self = -1;
+    for (int i = 0; i < n; i++) {
+        unsigned u = (unsigned)i;
+        make_fiber(b->fibers[i]);
+        b->fibers[i].index = { u % x, u / x % y, u / x / y };
     }
+    for (int i = 0; i < n; i += WARP)
+        open_meeting(b->warps[i / WARP], i, least(WARP, n - i));
+    for (int i = 0; i < n; i += group)
+        open_meeting(b->groups[i / group], i, least(group, n - i));
+    open_meeting(b->all, 0, n);
 }
 
-static void resume(int i)
+static void resume(block *b, int i)
 {
-    fiber &f = run.fibers[i];
-    run.self = i;
+    fiber &f = b->fibers[i];
+    b->self = i;
     threadIdx = f.index;
     f.ready = NULL;
-    switch_to(&run.sp, f.sp, f.stack, STACK_BYTES, false);
-    run.self = -1;
+    switch_to(&b->sp, f.sp, f.stack, STACK_BYTES, false);
+    b->self = -1;
 }
 
-static void run_block()
+void run_threads(block *b, int begin, int end, bool is_again)
 {
-    int n = run.n, left = n;
-    for (int i = 0; i < n; i++) {
-        unsigned u = (unsigned)i, x = blockDim.x, y = blockDim.y;
-        make_fiber(run.fibers[i]);
-        run.fibers[i].index = { u % x, u / x % y, u / x / y };
-    }
-    for (int w = 0; w * WARP < n; w++)
-        open_meeting(run.warps[w], w * WARP, least(WARP, n - w * WARP));
-    for (int w = 0; w * WARP * WARPS < n; w++)
-        open_meeting(run.groups[w], w * WARP * WARPS, least(WARP * WARPS, n - w * WARP * WARPS));
-    open_meeting(run.block, 0, n);
-    memset(run.shared, 0xFF, run.shared_bytes); /* NaN: nobody has written it yet */
-    while (left > 0) {
-        uint64_t before = run.events;
-        for (int k = 0; k < n; k++) {
-            int i = run.order[k];
-            fiber &f = run.fibers[i];
+    now = b;
+    blockIdx = b->index;
+    blockDim = b->k->threads;
+    gridDim = b->k->grid;
+    for (bool any = true; any;) {
+        any = false;
+        for (int k = begin; k < end; k++) {
+            fiber &f = b->fibers[b->order[k]];
             if (f.is_over || (f.ready && !f.ready(f.at, f.value)))
                 continue;
-            resume(i);
-            left -= f.is_over;
-        }
-        if (run.events == before && !land_late_copies()) {
-            run.self = 0;
-            fail("its block waits for what does not come (%d threads are left)", left);
+            resume(b, b->order[k]);
+            any = is_again;
         }
     }
-    end_block();
-}
-
-void run_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-              const std::function<void()> &body)
-{
-    int64_t blocks = (int64_t)grid.x * grid.y * grid.z;
-    run.kernel = (const char *)kernel;
-    run.body = &body;
-    run.n = (int)(block.x * block.y * block.z);
-    run.self = -1;
-    run.launches++;
-    for (int i = 0; i < run.n; i++)
-        run.order[i] = in_order(i, run.n);
-    copies_are_late = run.launches / 4 % 2;
-    run.shared_bytes = (shared_bytes + 1023) / 1024 * 1024;
-    run.shared = (uint8_t *)aligned_alloc(1024, run.shared_bytes + 1024);
-    if (!run.shared)
-        fail("no memory for %zu bytes of shared memory", shared_bytes);
-    blockDim = block;
-    gridDim = grid;
-    for (int64_t i = 0; i < blocks; i++) {
-        int64_t b = run.launches % 2 ? i : blocks - 1 - i;
-        blockIdx = { (unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
-                     (unsigned)(b / grid.x / grid.y) };
-        run_block();
-    }
-    free(run.shared);
-    run.shared = NULL;
 }
 
 } // namespace cudasim
