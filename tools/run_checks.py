@@ -10,6 +10,7 @@ import concurrent.futures
 import hashlib
 import os
 import pathlib
+import random
 import re
 import resource
 import shutil
@@ -27,6 +28,7 @@ REASONS = ("cpu-feature", "no-gpu", "no-shared-data")
 QUICK_REASONS = ("model-not-fetched",)
 MODELS = {"quick": ["smollm2"], "full": ["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b", "all-minilm-l6-v2"]}
 TAIL = 40
+SIMULATED = "build/cudasim"
 # Stages that mostly wait, for replies and for clocks: they have lanes of their own beside those that compute.
 WAITING = ("pytest", "server-asan", "server-tsan")
 WAITING_LANES = 2
@@ -69,7 +71,9 @@ def needs(name):
     if name == "build-release":
         return []
     if name.startswith("build-"):
-        return {"build-asan": ["build-release"], "build-tsan": ["build-asan"]}[name]
+        return {"build-cudasim": ["build-release"], "build-asan": ["build-cudasim"], "build-tsan": ["build-asan"]}[name]
+    if name in ("cuda-sim", "pytest"):
+        return ["build-cudasim"]
     if name == "fuzz-replay":
         return ["build-asan"]
     variant = name.rpartition("-")[2]
@@ -287,6 +291,25 @@ class Checks:
             r.add(self.one("cuda", [suite, "--device", "cuda"], parse_last, 1200))
         return r
 
+    def build_cuda_sim(self):
+        return self.step("build-cudasim", ["make", f"-j{JOBS}", "CUDA=sim", "all", *(f"{SIMULATED}/tests/{t}/{t}" for t in ("check", "exact"))])
+
+    def cuda_sim(self):
+        """The CUDA kernels on the simulated device. It is slow: of the exactness cells a part, another one each time."""
+        seed = int(ENV.get("PLUMB_SEED") or random.randrange(10**6))
+        draw = random.Random(seed)
+        families = sorted(p.stem for p in (ROOT / "tests/golden/families").glob("*.gguf"))
+        some = draw.sample(families, 2)
+        print(f"     cuda-sim: PLUMB_SEED={seed}", flush=True)
+        check = [ROOT / SIMULATED / "tests/check/check", "--quick", "--device", "cuda"]
+        r = self.one("cuda-sim", check, parse_line, 1800)
+        older = dict(self.env, PLUMB_CUDASIM_ARCH="80")  # products are other kernels there
+        r.add(self.one("cuda-sim", [*check, "cuda/linear"], parse_last, 600, older))
+        for parts, models in ((40, ["llama"]), (20, some)):
+            r.add(self.one("cuda-sim", [ROOT / SIMULATED / "tests/exact/exact", "--device", "cuda", "--part",
+                                        f"{draw.randrange(parts)}/{parts}", *models], parse_last, 1800))
+        return r
+
     def fuzz(self):
         cmds = [[p, f"tests/fuzz/corpus/{p.name[5:]}"] for p in programs("asan", "fuzz", "fuzz_*")]
         return self.many("fuzz-replay", cmds, parse_line)
@@ -316,10 +339,12 @@ class Checks:
         # In the order in which they are begun, as far as what they need is there: what others wait for, then what takes long.
         quick = ["--quick"] if self.args.quick else []
         yield "build-release", lambda: self.build("release", "all", "tests")
+        yield "build-cudasim", self.build_cuda_sim
         yield "build-asan", lambda: self.build("asan", "all", "tests")
         yield "build-tsan", lambda: self.build("tsan", "all", "tests")
         yield "exact-models", lambda: self.suite("exact-models", "--models", *quick)
         yield "exact-families", lambda: self.suite("exact-families", "--families", *quick)
+        yield "cuda-sim", self.cuda_sim
         yield "lint", lambda: self.one("lint", ["tools/lint"], parse_line)
         yield "unit-release", lambda: self.unit("release")
         yield "unit-tsan", lambda: self.unit("tsan")

@@ -227,7 +227,8 @@ void check_moe_cuda(struct check *c, struct backend *fast, struct backend *plain
         if (k->has_bias)
             moe_bias(k, on);
         for (size_t r = 0; r < ARRAY_LEN(rows); r++)
-            check_moe_rows(c, k, on, rows[r], -1);
+            if (!c->is_quick || (i + r) % 3 == 0)
+                check_moe_rows(c, k, on, rows[r], -1);
         check_moe_rows(c, k, on, 7, 3);
         check_moe_rows(c, k, on, 40, 22);
         moe_free(k, &on[0]);

@@ -1,13 +1,15 @@
 /* exact.c - models x backend configurations x scenarios x requests: every cell must give the bytes of the first one.
  *
- *   exact [--quick] [--families | --models] [--write-digests] [--device cuda] [MODEL...]     from the repository's root
+ *   exact [--quick] [--families | --models] [--write-digests] [--device cuda] [--part I/N] [MODEL...]
+ * from the repository's root
  *
  * --device cuda: the GPU's configurations instead of the CPU's, with its plain kernels as the base.
  *
  * The base of a tiny model is the ref backend with whole prompts alone. Real models are slow on ref: their base is the fast backend
  * and plain C computes one short request. --quick leaves out the real models but the default one. --write-digests computes the base's
  * digests and nothing else. The tiny models of tests/golden/families have no digests, and a line that counts the cells of three
- * columns; --families runs them alone, --models all others. Those of tests/golden/mtp have a head that guesses. */
+ * columns; --families runs them alone, --models all others. Those of tests/golden/mtp have a head that guesses. --part: of the scenarios,
+ * configuration by configuration, every Nth from the Ith on (0 to N - 1), and the bases. */
 #include "exact.h"
 #include "base/log.h"
 #include "digests.h"
@@ -129,7 +131,14 @@ static const struct lab_config gpu_split_configs[] = {
       SPLIT_EXPERTS },
     { "cuda, experts on cpu", "cuda", NULL, 1, DTYPE_F16, 0, DRAFTS_NONE, false, SPLIT_EXPERTS },
 };
-static bool is_gpu; /* --device cuda */
+static bool is_gpu;       /* --device cuda */
+static bool is_simulated; /* ... which has numbers of its own, that no digest is kept of */
+static int part, n_parts = 1, n_asked;
+
+static bool is_in_part(void)
+{
+    return n_asked++ % n_parts == part;
+}
 
 static const struct scenario scenarios[] = {
     { "whole", SCHEDULE_ALONE, 0 },           { "chunk 1", SCHEDULE_ALONE, 1 },
@@ -295,7 +304,7 @@ static void run_digest(struct lab *lab, const struct exact_model *m, const struc
     const char *numerics = lab->be->ops->numerics;
     bool is_slow = m->is_real && strcmp(c->backend, "ref") == 0;
     request_init(&req, "digest", m, lab->n_vocab, 0);
-    if (is_slow)
+    if (is_slow || is_simulated)
         return; /* minutes; the short request compares ref with the fast backend */
     if (lab_digest(lab, req.prompt, m->n_prompt, 8, sum, &err)) {
         fail(m->name, c->name, "digest", err.text);
@@ -309,13 +318,28 @@ static void run_digest(struct lab *lab, const struct exact_model *m, const struc
 
 /* --- models --- */
 
+/* The scenarios of a configuration that this run has; false: none. */
+static bool choose(const struct exact_model *m, const struct lab_config *c, bool is_base,
+                   bool has[ARRAY_LEN(scenarios)])
+{
+    bool any = false;
+    for (size_t s = 0; s < ARRAY_LEN(scenarios); s++) {
+        has[s] = is_wanted(m, c, &scenarios[s]) && (is_in_part() || (is_base && s == 0));
+        any = any || has[s];
+    }
+    return any;
+}
+
 static void run_config(const struct exact_model *m, const char *path, const struct lab_config *c,
                        bool is_base)
 {
     struct lab lab;
     struct err err;
+    bool has[ARRAY_LEN(scenarios)];
     if (c->split && m->is_real && !is_gpu)
         return; /* ref is slow */
+    if (!choose(m, c, is_base, has))
+        return;
     enum err_code code = lab_open(&lab, path, c, &err);
     if (code == ERR_UNSUPPORTED && c->split)
         return; /* a model without experts; what else is not there the configurations before have told */
@@ -338,18 +362,18 @@ static void run_config(const struct exact_model *m, const char *path, const stru
     if (c->drafts == DRAFTS_EXPECTED && !is_embedder && answer_expect(&lab, &err))
         fail(m->name, c->name, "expected", err.text);
     for (size_t s = 0; s < ARRAY_LEN(scenarios) && !is_writing; s++)
-        if (is_wanted(m, c, &scenarios[s]) && (!is_embedder || is_for_texts(&scenarios[s])))
+        if (has[s] && (!is_embedder || is_for_texts(&scenarios[s])))
             run_scenario(&lab, m, c, &scenarios[s], is_base && s == 0);
     /* Forced ids, which come with every configuration, are guesses that are right. */
     bool must_accept = c->drafts == DRAFTS_RIGHT || c->drafts == DRAFTS_RANDOM ||
                        c->drafts == DRAFTS_MODEL || c->drafts == DRAFTS_DFLASH ||
                        c->drafts == DRAFTS_DSPARK || c->drafts == DRAFTS_EXPECTED;
-    if (!is_writing && !is_embedder &&
+    if (!is_writing && !is_embedder && n_parts == 1 &&
         ((must_accept && lab.n_accepted == 0) ||
          (c->drafts == DRAFTS_WRONG && lab.n_drafted < 5 * lab.n_accepted)))
         fail(m->name, c->name, "guesses", "none was made as it should");
     /* Its head says nearly what it says: 47 of 100 guesses of all requests come true, by chance one in 288. */
-    if (!is_writing && c->drafts == DRAFTS_HEAD && strcmp(m->name, "agrees") == 0 &&
+    if (!is_writing && n_parts == 1 && c->drafts == DRAFTS_HEAD && strcmp(m->name, "agrees") == 0 &&
         lab.n_accepted < lab.n_drafted / 3)
         fail(m->name, c->name, "guesses", "its head's do not come true");
     const struct runner *r = engine_model_runner(lab.engine);
@@ -388,6 +412,8 @@ static void run_cache_cell(const struct exact_model *m, const char *path,
         return;
     }
     for (size_t s = 0; s < ARRAY_LEN(k->scenarios) && k->scenarios[s]; s++) {
+        if (!is_in_part() && !*is_base)
+            continue;
         run_scenario(&lab, m, &c, scenario_named(k->scenarios[s]), *is_base);
         *is_base = false;
     }
@@ -466,7 +492,7 @@ static bool is_named(const char *name, int argc, char **argv)
 {
     bool has_names = false;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--device") == 0)
+        if (strcmp(argv[i], "--device") == 0 || strcmp(argv[i], "--part") == 0)
             i++;
         else if (strcmp(argv[i], name) == 0)
             return true;
@@ -513,9 +539,12 @@ int main(int argc, char **argv)
             has_families = false;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             is_gpu = strcmp(argv[++i], "cuda") == 0;
+        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
+                 sscanf(argv[i + 1], "%d/%d", &part, &n_parts) == 2 && part >= 0 && part < n_parts)
+            i++;
         else if (argv[i][0] == '-') {
             fprintf(stderr, "usage: exact [--quick] [--families | --models] [--write-digests] "
-                            "[--device cuda] [MODEL...]\n");
+                            "[--device cuda] [--part I/N] [MODEL...]\n");
             return 2;
         }
     }
@@ -526,6 +555,7 @@ int main(int argc, char **argv)
         printf("0 passed, 0 failed, 1 skipped\n");
         return 0;
     }
+    is_simulated = is_gpu && strcmp(gpu.name, "simulated device") == 0;
     for (int i = 0; i < EXACT_REQUESTS_MAX; i++)
         buf_init(&base[i], MEM_CAT_BASE, (size_t)1 << 22);
     digests_read();
