@@ -59,19 +59,37 @@ const struct pretok_info *pretok_info(const char *pre)
     return e ? &e->info : NULL;
 }
 
-/* pattern with \s and \S written out; inside a class only the ranges. */
+/* \s, \w and their like mean other characters to PCRE2. Inside a class there is no way to write \S or \W out: there \S differs by U+180E
+ * alone. */
+static bool pretok_expand_escape(char c, bool in_class, struct buf *out)
+{
+    const char *set = c == 's' || c == 'S' ? PRETOK_SPACES : PRETOK_WORD;
+    switch (c) {
+    case 's':
+    case 'w':
+        buf_printf(out, in_class ? "%s" : "[%s]", set);
+        return true;
+    case 'S':
+    case 'W':
+        if (!in_class)
+            buf_printf(out, "[^%s]", set);
+        return !in_class;
+    case 'b':
+        if (!in_class)
+            buf_printf(out, "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))", set, set, set, set);
+        return !in_class;
+    default:
+        return false;
+    }
+}
+
+/* pattern in PCRE2's dialect */
 static void pretok_expand(const char *pattern, struct buf *out)
 {
     bool in_class = false;
     for (const char *p = pattern; *p; p++) {
-        if (*p == '\\' && (p[1] == 's' || p[1] == 'S')) {
+        if (*p == '\\' && p[1] && pretok_expand_escape(p[1], in_class, out)) {
             p++;
-            if (in_class && *p == 'S')
-                buf_add_str(out, "\\S"); /* no way to write it out there: differs by U+180E alone */
-            else if (in_class)
-                buf_add_str(out, PRETOK_SPACES);
-            else
-                buf_printf(out, *p == 's' ? "[%s]" : "[^%s]", PRETOK_SPACES);
             continue;
         }
         if (*p == '[' && !in_class)

@@ -22,10 +22,7 @@
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" short_forms "|"        \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" short_forms "|" digits \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
-/* The published dialect's \b counts marks and letter-like symbols as word characters; PCRE2's does not. */
-#define NOT_IN_WORD                                                         \
-    "(?![\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}" \
-    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}])"
+#define NOT_IN_WORD "(?![" PRETOK_WORD "])"
 /* Kimi takes Han out of both: [upper]*[lower]+ is then written as the two ways in which it can match, to stay possessive. */
 #define NOT_HAN    "(?!\\p{Han})"
 #define ASCII_MARK "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"

@@ -146,6 +146,8 @@ def added():
 PATTERN = Regex(hf_vocab.cl100k(r"\p{N}{1,3}"))
 SHAPES = {
     "split-regex": lambda: byte_level(pre_tokenizers.Split(PATTERN, "isolated")),
+    "split-words": lambda: byte_level(pre_tokenizers.Split(Regex(r"\w+\b|[^\w\s]+|\W"), "isolated")),
+    "split-digits": lambda: byte_level(pre_tokenizers.Split(Regex(r"\d{1,3}(?=(?:\d{3})*\b)"), "isolated")),
     "split-inverted": lambda: byte_level(pre_tokenizers.Split(PATTERN, "removed", invert=True)),
     "digits-punctuation": lambda: byte_level(pre_tokenizers.Digits(individual_digits=True),
                                              pre_tokenizers.Punctuation("contiguous"), use_regex=True),
