@@ -128,16 +128,17 @@ def test_stages_that_wait_run_beside_the_others_after_their_build(monkeypatch, t
     monkeypatch.setattr(checks, "venv", lambda: rc.Result())
     monkeypatch.setattr(checks, "models", lambda: rc.Result())
     monkeypatch.setattr(checks, "stages", lambda: iter([
-        work("build-release", 0.2), work("build-asan", 0.2), work("exact-models", 0.8), work("lint"), work("unit-asan", 0.2), work("unit-release"),
+        work("build-release", 0.2), work("build-cudasim"), work("build-asan", 0.2), work("exact-models", 0.8), work("lint"), work("unit-asan", 0.2), work("unit-release"),
         work("pytest", 0.4), work("server-asan"), work("server-tsan", 0.2)]))
     assert checks.main() == 0
     at = {line: i for i, line in enumerate(order)}
     assert {"build-release starts", "server-tsan starts"} == set(order[:2]), "a build that is no stage is not waited for"
-    assert at["build-release ends"] < min(at[f"{n} starts"] for n in ("build-asan", "exact-models", "pytest", "lint"))
+    assert at["build-release ends"] < min(at[f"{n} starts"] for n in ("build-cudasim", "exact-models", "pytest", "lint"))
+    assert at["build-cudasim ends"] < min(at["build-asan starts"], at["pytest starts"])
     assert at["build-asan ends"] < at["lint starts"], "two of those that compute at a time, in their order"
     assert at["build-asan ends"] < at["unit-asan starts"] < at["unit-release starts"] < at["exact-models ends"]
     assert at["build-asan ends"] < at["server-asan starts"] < at["pytest ends"] < at["exact-models ends"]
-    assert "9 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+    assert "10 passed, 0 failed, 0 skipped" in capsys.readouterr().out
 
 
 def test_what_computes_steps_back(tmp_path):
