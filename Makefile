@@ -98,9 +98,9 @@ UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit
 # What tests share (tests/support), and programs that only tests run (tests/support/serve_script.c: the server without a model).
 SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c))
 SUPPORT_BIN := $(SUPPORT_MAINS:%.c=$(B)/%)
-ifneq ($(V),neon)
 SUPPORT := $(B)/libsupport.a
-endif
+# Of V=neon what tests/check compares with; the rest needs more than kernels.
+SUPPORT_SRC := $(filter-out $(SUPPORT_MAINS),$(sort $(wildcard tests/support/$(if $(filter neon,$(V)),plain_)*.c)))
 # Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden, tests/torture (schedules).
 SUITES := $(foreach d,check exact golden torture,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
 # One program per fuzz target. V=fuzz: libFuzzer's main; elsewhere replay.c runs the files and folders that it is given.
@@ -145,7 +145,7 @@ $(LIB): $(filter-out $(MAIN),$(OBJ))
 $(B)/plumb: $(MAIN) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(SUPPORT): $(patsubst %.c,$(B)/%.o,$(filter-out $(SUPPORT_MAINS),$(sort $(wildcard tests/support/*.c))))
+$(SUPPORT): $(SUPPORT_SRC:%.c=$(B)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
 
