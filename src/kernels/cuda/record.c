@@ -314,11 +314,9 @@ void cuda_flush(struct cuda_state *st)
     if (st->n_cmds == 0)
         return;
     send(st);
-    if (st->has_failed) /* since the last wait: nothing that follows is of use */
-        ;
-    else if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN)
+    if (st->is_plain || st->n_cmds < GRAPH_BYTES_MIN)
         run_commands(st);
-    else
+    else if (!st->has_failed) /* since the last wait: nothing that follows is of use */
         run_as_graph(st);
     st->n_cmds = 0;
 }

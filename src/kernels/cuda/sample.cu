@@ -5,12 +5,20 @@
 
 #define THREADS 256
 
-/* Greater is better: the value's order as an integer (-0 is 0), then the lower column (params.h). */
+/* Greater is better: the value's order, then the lower column (params.h). */
 static __device__ __forceinline__ unsigned long long rank_of(float v, int column)
 {
-    uint32_t u = __float_as_uint(v + 0.0f);
-    u = u & 0x80000000u ? ~u : u | 0x80000000u;
-    return (unsigned long long)u << 32 | (uint32_t)~column;
+    return (unsigned long long)shortlist_order(v) << 32 | (uint32_t)~column;
+}
+
+/* The greatest rank of a warp's, in each of its lanes. */
+static __device__ __forceinline__ unsigned long long most_of_warp(unsigned long long most)
+{
+    for (int w = 16; w; w /= 2) {
+        unsigned long long other = __shfl_xor_sync(0xFFFFFFFFu, most, w);
+        most = other > most ? other : most;
+    }
+    return most;
 }
 
 /* A block's part of a row. */
@@ -26,10 +34,7 @@ static __global__ void __launch_bounds__(THREADS) k_best(cu_best p)
         unsigned long long r = isfinite(v) ? rank_of(v, i) : CU_BEST_ODD;
         most = r > most ? r : most;
     }
-    for (int w = 16; w; w /= 2) {
-        unsigned long long other = __shfl_xor_sync(0xFFFFFFFFu, most, w);
-        most = other > most ? other : most;
-    }
+    most = most_of_warp(most);
     if (threadIdx.x % CU_WARP == 0)
         best[threadIdx.x / CU_WARP] = most;
     __syncthreads();
@@ -125,11 +130,7 @@ static __global__ void __launch_bounds__(THREADS) k_shortlist(cu_shortlist p)
         return;
     const float *x = p.x.data + (int64_t)blockIdx.y * p.x.stride;
     struct shortlist_part *out = &p.lists[row.slot].parts[blockIdx.x];
-    unsigned long long most = p.best[blockIdx.y * CU_BEST + threadIdx.x % CU_BEST];
-    for (int w = 16; w; w /= 2) {
-        unsigned long long other = __shfl_xor_sync(0xFFFFFFFFu, most, w);
-        most = other > most ? other : most;
-    }
+    unsigned long long most = most_of_warp(p.best[blockIdx.y * CU_BEST + threadIdx.x % CU_BEST]);
     if (threadIdx.x == 0)
         n_listed = 0;
     if (most == CU_BEST_ODD) {

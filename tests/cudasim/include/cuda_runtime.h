@@ -173,7 +173,7 @@ static inline void __syncwarp(uint32_t mask = 0xFFFFFFFFu)
     cudasim::sync_warp(mask);
 }
 
-/* The value of the lane that from(lane) names, or the lane's own where there is none. */
+/* The value of lane `from`; with: of the lane whose number differs in these bits; by: of the lane so many below. */
 template <typename T> static inline T __shfl_sync(uint32_t mask, T v, int from)
 {
     return cudasim::shuffle(mask, v, cudasim::SHUFFLE, from);
