@@ -339,9 +339,10 @@ static enum err_code engine_model_mend(struct engine *e, struct err *err)
         if (row->n_ids > row->n_prompt)
             row->n_cuts = 0;
     }
-    runner_forget(em->runner);
-    if (!em->is_lost) /* guesses may be wrong */
+    if (!em->is_lost) {
+        runner_forget(em->runner); /* guesses may be wrong */
         return ERR_OK;
+    }
     runner_lose(em->runner);
     if (slow)
         slow->ops->lose(slow);
