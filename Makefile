@@ -96,7 +96,7 @@ endif
 
 UNIT := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(sort $(wildcard tests/unit/t_*.c)))
 # What tests share (tests/support), and programs that only tests run (tests/support/serve_script.c: the server without a model).
-SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c))
+SUPPORT_MAINS := $(sort $(wildcard tests/support/serve_*.c tests/support/bench_*.c))
 SUPPORT_BIN := $(SUPPORT_MAINS:%.c=$(B)/%)
 SUPPORT := $(B)/libsupport.a
 # Of V=neon what tests/check compares with; the rest needs more than kernels.
