@@ -209,8 +209,9 @@ struct engine_result {
     int32_t
         n_taken; /* of the pending ids; less than asked where the engine's room for scored rows is short, never 0 */
     int32_t n_tokens; /* emitted in this step: more than one where guesses came true */
-    const struct engine_token *tokens; /* [n_tokens], valid until the next step */
-    const int64_t *safe_at;            /* [n_tokens] text_safe behind each of them */
+    const struct engine_token *
+        tokens; /* [n_tokens], valid until the row is closed, or the next step's set_meanwhile is over */
+    const int64_t *safe_at; /* [n_tokens] text_safe behind each of them */
     /* Bytes of the row's whole answer so far that may be shown: the rest might still become part of a stop string, or was cut
      * by one. Counts the concatenated bytes of all emitted tokens. Never decreases; at a finish it is final. */
     int64_t text_safe;
@@ -308,6 +309,9 @@ struct engine_ops {
     int64_t (*tend)(struct engine *e);
     /* On a thread of the engine's own, when tend has something to do; before the first row. Must not block. */
     void (*set_wake)(struct engine *e, void (*wake)(void *arg), void *arg);
+    /* From now on each step calls fn(arg) on its own thread, at least once: while a device works, or before the host computes. What
+     * the step before has told is still valid then; fn may not call the engine. Not called by a step that fails before that. */
+    void (*set_meanwhile)(struct engine *e, void (*fn)(void *arg), void *arg);
     /* Make all that is kept now durable; flush_is_over: whether that is over (asked after tend), and what became of it. */
     void (*flush)(struct engine *e);
     bool (*flush_is_over)(struct engine *e, bool *is_durable);

@@ -174,6 +174,7 @@ static void draft_ask_slow(struct engine_model *em, const struct speculate_room 
     int32_t n_slow = draft_choose_slow(em, n, pays, least);
     if (n_slow == 0)
         return;
+    runner_meanwhile(em->runner);
     int64_t start = clock_us();
     em->slow->ops->draft(em->slow, em->plan, n_slow);
     em->slow_us = clock_us() - start;

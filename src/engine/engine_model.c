@@ -282,6 +282,11 @@ static void engine_model_set_wake(struct engine *e, void (*wake)(void *arg), voi
     runner_tier_set_wake(engine_model_of(e)->runner, wake, arg);
 }
 
+static void engine_model_set_meanwhile(struct engine *e, void (*fn)(void *arg), void *arg)
+{
+    runner_set_meanwhile(engine_model_of(e)->runner, fn, arg);
+}
+
 static void engine_model_flush(struct engine *e)
 {
     runner_flush(engine_model_of(e)->runner);
@@ -398,6 +403,7 @@ static const struct engine_ops engine_model_ops = {
     .is_fetching = engine_model_is_fetching,
     .tend = engine_model_tend,
     .set_wake = engine_model_set_wake,
+    .set_meanwhile = engine_model_set_meanwhile,
     .flush = engine_model_flush,
     .flush_is_over = engine_model_flush_is_over,
     .disk_stats = engine_model_disk_stats,

@@ -156,6 +156,8 @@ struct runner {
     /* Short lists, where the backend makes them and somebody chooses by them; else NULL */
     void (*choose)(void *ctx, struct runner_item *items, int32_t n);
     void *choose_ctx;
+    void (*meanwhile)(void *ctx); /* runner_set_meanwhile */
+    void *meanwhile_ctx;
     float *list_t;              /* [max_out] */
     struct shortlist *lists;    /* [BACKEND_SHORTLISTS_MAX or max_out] host memory */
     int64_t n_listed, n_chosen; /* items that had lists, and those whose choices they said */
@@ -218,6 +220,11 @@ enum err_code runner_restore(struct runner *r, struct err *err) MUST_CHECK;
 /* A step of one token, of which nothing stays: a device has what it takes for steps from then on, and is known to compute. Before the
  * first sequence, or where none has tokens and one can be opened. Errors: those of a step. */
 enum err_code runner_warm(struct runner *r, struct err *err) MUST_CHECK;
+
+/* fn is called in each step, at least once: while a device works, or before the host computes. It may not call the runner. NULL: nothing. */
+void runner_set_meanwhile(struct runner *r, void (*fn)(void *ctx), void *ctx);
+/* ... and is called now, as something else is going to take time before the step. */
+void runner_meanwhile(struct runner *r);
 
 /* Open an empty sequence; it has no pages. Errors: ERR_NOMEM - all sequences are open. */
 enum err_code runner_open(struct runner *r, int32_t *seq, struct err *err) MUST_CHECK;

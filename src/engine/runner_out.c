@@ -178,6 +178,34 @@ static void runner_plan_lists(struct runner *r, struct model_step *st, struct ru
     st->lists = r->lists;
 }
 
+void runner_set_meanwhile(struct runner *r, void (*fn)(void *ctx), void *ctx)
+{
+    r->meanwhile = fn;
+    r->meanwhile_ctx = ctx;
+}
+
+static void meanwhile(void *runner)
+{
+    struct runner *r = runner;
+    int depth = mem_guard_suspend(); /* what others do is no part of the step */
+    r->meanwhile(r->meanwhile_ctx);
+    mem_guard_resume(depth);
+}
+
+void runner_meanwhile(struct runner *r)
+{
+    if (r->meanwhile)
+        meanwhile(r);
+}
+
+/* Whether the step's ops are asked for in no time, to be waited for. Not where the host computes some of them: that takes longer than
+ * whoever waits for the step before should wait. */
+static bool runner_is_ahead(const struct runner *r)
+{
+    const struct model *m = r->model;
+    return m->be->ops->start && m->n_host_layers == 0 && m->n_host_experts == 0;
+}
+
 enum err_code runner_forward(struct runner *r, struct model_step *st, struct runner_item *items,
                              int32_t n, struct err *err)
 {
@@ -193,6 +221,12 @@ enum err_code runner_forward(struct runner *r, struct model_step *st, struct run
     runner_plan_lists(r, st, items, n);
     if (st->taps)
         st->tapped = tensor_of(r->tapped, st->n_rows, runner_taps_cols(r));
+    if (!runner_is_ahead(r)) {
+        runner_meanwhile(r);
+    } else if (r->meanwhile) {
+        st->meanwhile = meanwhile;
+        st->meanwhile_ctx = r;
+    }
     model_step_run(r->model, st);
     enum err_code code = be->ops->wait(be, err);
     if (!code && st->list_t) {

@@ -104,9 +104,20 @@ void block_add(const struct model *m, struct model_step *st)
     ops_add(m->be, st->x, st->h);
 }
 
+void block_start(const struct model *m, struct model_step *st)
+{
+    void (*meanwhile)(void *ctx) = st->meanwhile;
+    if (!meanwhile)
+        return;
+    st->meanwhile = NULL;
+    m->be->ops->start(m->be);
+    meanwhile(st->meanwhile_ctx);
+}
+
 /* The ops to come are of n_out rows. The backend's row flags go by the row numbers of its tensors, so those so far are fetched. */
 static void block_begin_out(const struct model *m, struct model_step *st)
 {
+    block_start(m, st);
     ops_failed(m->be, st->flags);
     memset(st->scratch->out_failed, 0, (size_t)st->n_out);
     st->flags = st->scratch->out_failed;
@@ -118,6 +129,7 @@ static void block_spare(const struct model *m, struct model_step *st)
 {
     if (st->flags != st->failed)
         return;
+    block_start(m, st);
     ops_failed(m->be, st->failed);
     memset(st->scratch->tail_failed, 0, (size_t)st->n_rows);
     st->flags = st->scratch->tail_failed;
@@ -531,6 +543,7 @@ void model_step_run(const struct model *m, struct model_step *st)
     if (st->list_t && st->n_logits > 0)
         m->be->ops->shortlist(m->be, tensor_of(s->logits, st->n_logits, m->n_vocab), st->list_t,
                               st->lists);
+    block_start(m, st);
     ops_failed(m->be, st->flags);
     for (int i = 0; i < st->n_out && st->flags != st->failed; i++)
         st->failed[st->out_rows[i]] |= st->flags[i];

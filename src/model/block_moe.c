@@ -197,6 +197,7 @@ static void moe_sum(const struct model *m, struct model_step *st, const struct m
                          .glu = m->glu };
     if (!is_hosts && ops_moe(m->be, sum, x, logits, &e))
         return;
+    block_start(m, st); /* what comes next is waited for */
     moe_route(m, st, l, x, logits);
     if (is_hosts)
         moe_experts_host(m, st, l, x, sum);

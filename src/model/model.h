@@ -312,6 +312,9 @@ struct model_step {
      * step then; rows 0: the ids are a block. Of heads (nextn): [T][D] the states in front of the ids. */
     struct tensor inputs;
     struct model_scratch *scratch;
+    /* NULL, or what the host does once the backend, which has start, has been given its work, before it is waited for. */
+    void (*meanwhile)(void *ctx);
+    void *meanwhile_ctx;
     /* private to the blocks from here: */
     int first, end;            /* layers that are computed: all, or a backend's */
     const struct model *model; /* as it is, where a backend's layers have a copy, and its own x */

@@ -214,6 +214,8 @@ bool block_attn_of(const struct model *m, struct model_step *st, int layer_i,
 void block_keys(const struct model *m, struct model_step *st, int layer_i, struct tensor x);
 /* h = gated delta net(h) of a recurrent layer; as block_attn. */
 bool block_delta(const struct model *m, struct model_step *st, int layer_i);
+/* The backend is about to be waited for, the first time in the step if that has a `meanwhile`. */
+void block_start(const struct model *m, struct model_step *st);
 /* Layer layer_i has stored what later rows need. False: no row is left to go on with, the step is done. */
 bool block_goes_on(const struct model *m, struct model_step *st, int layer_i);
 /* From here on only the rows whose logits are wanted: branch (whose matrix is still to come) and x shrink to them. */

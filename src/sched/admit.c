@@ -142,10 +142,12 @@ static void sched_retire_row(struct sched *s, int32_t i)
 void sched_retire(struct sched *s)
 {
     for (int32_t i = 0; i < s->n_rows;) {
-        if (s->rows[i].is_done)
-            sched_retire_row(s, i);
-        else
+        if (!s->rows[i].is_done) {
             i++;
+            continue;
+        }
+        sched_deliver(s); /* its last tokens come before its end, and are lost with its row */
+        sched_retire_row(s, i);
     }
 }
 

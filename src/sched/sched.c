@@ -199,6 +199,11 @@ static bool sched_has_done(const struct sched *s)
     return false;
 }
 
+static void sched_meanwhile(void *arg)
+{
+    sched_tell(arg);
+}
+
 /* One turn, over and over. The order of the stages is part of the design:
  * 1. mail and deadlines first, so that a cancel that has arrived is never followed by another step of its row;
  * 2. retire before admitting, so that a row's place and memory serve the next request in the same turn;
@@ -206,7 +211,8 @@ static bool sched_has_done(const struct sched *s)
  * 4. admit before building, so that a new prompt takes part in this very step;
  * 5. build: all decoding rows, then prompts up to the stall bound, most entitled first;
  * 6. forward, sampling, verification and commit are the engine's: after it a row's state is whole again;
- * 7. route last: what a client sees is committed. Then one wake for all of it. */
+ * 7. route last: what a client sees is committed. It is told in the next step (sched_meanwhile), while a device works that would
+ *    have nothing to do now; or with the end of a row, or where there is no next step. Then one wake for all of it. */
 static void sched_loop(struct sched *s)
 {
     bool is_idle = true;
@@ -220,13 +226,14 @@ static void sched_loop(struct sched *s)
         if (s->n_work > 0) {
             sched_forward(s); /* 6 */
             sched_route(s);   /* 7 */
+        } else {
+            sched_tell(s);
         }
         if (s->has_failed) {
             sched_retire(s); /* with the step's error, not as those that the end cuts off */
             return;
         }
         is_idle = s->n_work == 0 && !sched_has_done(s);
-        sched_wake(s);
     }
 }
 
@@ -277,10 +284,12 @@ static void *sched_thread(void *arg)
     s->n_accounts = s->config.max_waiting + (int32_t)n + SCHED_ACCOUNTS_SPARE;
     s->accounts = mem_alloc(MEM_CAT_SERVER, (size_t)s->n_accounts * sizeof(*s->accounts));
     s->results = mem_alloc(MEM_CAT_SERVER, n * sizeof(*s->results));
+    s->due = mem_alloc(MEM_CAT_SERVER, n * sizeof(*s->due));
     int loading = SCHED_STATE_LOADING; /* a drain that came while loading stands */
     atomic_compare_exchange_strong(&s->state, &loading, SCHED_STATE_READY);
     if (s->engine->ops->set_wake)
         s->engine->ops->set_wake(s->engine, sched_wake_up, s);
+    s->engine->ops->set_meanwhile(s->engine, sched_meanwhile, s);
     atomic_store(&s->shown, s->engine);
     sched_publish(s, &ev);
     sched_wake(s);
@@ -397,6 +406,7 @@ void sched_stop(struct sched *s)
     mem_free(MEM_CAT_SERVER, s->prompts);
     mem_free(MEM_CAT_SERVER, s->accounts);
     mem_free(MEM_CAT_SERVER, s->results);
+    mem_free(MEM_CAT_SERVER, s->due);
     queue_release(&s->mail);
     queue_release(&s->events);
     mem_free(MEM_CAT_SERVER, s);

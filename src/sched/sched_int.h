@@ -42,6 +42,14 @@ struct sched_row {
     struct sched_finished result;
 };
 
+/* Tokens of a row that nobody has been told of, where the engine has them. */
+struct sched_due {
+    req_id id;
+    int32_t n;
+    const struct engine_token *tokens; /* [n] */
+    const int64_t *safe_at;            /* [n] */
+};
+
 #define SCHED_FLUSHES 16 /* at a time */
 
 struct sched_counters {                /* one writer each unless said; read from anywhere */
@@ -84,6 +92,8 @@ struct sched {
     struct sched_row **prompts; /* scratch: rows with much pending */
     struct engine_result *results;
     int32_t n_work;
+    struct sched_due *due; /* [n_due] of the last step; the rows' requests are there */
+    int32_t n_due;
     int32_t n_step_prompt; /* tokens of prompts in it */
     int64_t step_start_us, step_end_us;
     double us_per_token;           /* of a prompt, by the last steps; 0 = not known */
@@ -122,6 +132,9 @@ void sched_forward(struct sched *s);
  * parked, those of the step too. */
 void sched_mend(struct sched *s, bool is_lost, struct err *err);
 void sched_route(struct sched *s);
+/* Events of what is due; and a wake, where there are any that nobody was woken for. */
+void sched_deliver(struct sched *s);
+void sched_tell(struct sched *s);
 
 /* --- sched.c --- */
 void sched_publish(struct sched *s, const struct sched_event *ev);

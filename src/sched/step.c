@@ -122,6 +122,7 @@ void sched_forward(struct sched *s)
     histogram_add(&s->stats.histograms[SCHED_HISTOGRAM_STEP], (double)us * 1e-6);
     histogram_add(&s->stats.histograms[SCHED_HISTOGRAM_STEP_ROWS], s->n_work);
     sched_learn_cost(s, us);
+    sched_tell(s); /* it may have failed before there was time for it */
     if (code == ERR_OK)
         return;
     log_error("sched", "a step of %d rows failed: %s", s->n_work, err.text);
@@ -154,7 +155,7 @@ static void sched_count_taken(struct sched *s, struct sched_row *row, int32_t n)
 
 static void sched_time_token(struct sched *s, struct sched_row *row)
 {
-    int64_t now = clock_us();
+    int64_t now = s->step_end_us;
     struct histogram *h = s->stats.histograms;
     if (row->first_token_us == 0) {
         row->first_token_us = now;
@@ -185,13 +186,11 @@ static void sched_trace_row(const struct sched *s, const struct sched_row *row, 
 static void sched_route_tokens(struct sched *s, struct sched_row *row,
                                const struct engine_result *res)
 {
-    for (int32_t i = 0; i < res->n_tokens; i++) {
-        struct sched_event ev = { .kind = SCHED_EVENT_TOKEN, .id = row->request->id };
-        ev.token.token = res->tokens[i];
-        ev.token.text_safe = res->safe_at[i];
+    for (int32_t i = 0; i < res->n_tokens; i++)
         sched_time_token(s, row);
-        sched_publish(s, &ev);
-    }
+    if (res->n_tokens > 0)
+        s->due[s->n_due++] =
+            (struct sched_due){ row->request->id, res->n_tokens, res->tokens, res->safe_at };
     row->n_ids += res->n_tokens;
     row->result.n_tokens += res->n_tokens;
     s->stats.tokens += res->n_tokens;
@@ -209,7 +208,27 @@ static void sched_trace_step(const struct sched *s)
     trace_span("engine.mixed_forward", TRACE_ENGINE, s->step_start_us, s->step_end_us,
                "{\"rows\":%d,\"prompt_tokens\":%d,\"waiting\":%lld}", s->n_work, s->n_step_prompt,
                (long long)s->stats.waiting);
-    trace_span("response.token_route", TRACE_ENGINE, s->step_end_us, clock_us(), "{}");
+}
+
+void sched_deliver(struct sched *s)
+{
+    int64_t start = trace_is_on() && s->n_due > 0 ? clock_us() : 0;
+    for (int32_t i = 0; i < s->n_due; i++)
+        for (int32_t k = 0; k < s->due[i].n; k++) {
+            struct sched_event ev = { .kind = SCHED_EVENT_TOKEN, .id = s->due[i].id };
+            ev.token.token = s->due[i].tokens[k];
+            ev.token.text_safe = s->due[i].safe_at[k];
+            sched_publish(s, &ev);
+        }
+    s->n_due = 0;
+    if (start > 0)
+        trace_span("response.token_route", TRACE_ENGINE, start, clock_us(), "{}");
+}
+
+void sched_tell(struct sched *s)
+{
+    sched_deliver(s);
+    sched_wake(s);
 }
 
 void sched_route(struct sched *s)

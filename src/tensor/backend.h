@@ -168,6 +168,9 @@ struct backend_ops {
     void (*free)(struct backend *be, enum mem_cat cat, void *p, size_t bytes);
     void (*upload)(struct backend *be, void *dst, const void *host, size_t bytes);
     void (*download)(struct backend *be, void *host, const void *src, size_t bytes);
+    /* All that was asked for so far is under way, and what the host does until it waits costs nothing. NULL: ops are over when they
+     * return. */
+    void (*start)(struct backend *be);
     /* Errors: ERR_IO - something failed, and what it was to make is not there; ERR_LOST - and so is all that memory held. */
     enum err_code (*wait)(struct backend *be, struct err *err);
     /* After ERR_LOST, when all that was allocated and packed is freed: open the device anew. NULL: it is not lost.

@@ -59,6 +59,11 @@ static void device_begin(struct backend *be, int n_rows)
     device.inner->ops->begin(device.inner, n_rows);
 }
 
+/* What the host does from here on is not waited for. */
+static void device_start(struct backend *be)
+{
+}
+
 static enum err_code device_wait(struct backend *be, struct err *err)
 {
     while (now_ns() < device.began_ns + config.device_us * 1000)
@@ -97,6 +102,7 @@ static struct backend *device_wrap(struct backend *be)
     device.ops = *be->ops;
     device.ops.is_host = false;
     device.ops.begin = device_begin;
+    device.ops.start = device_start;
     device.ops.wait = device_wait;
     device.ops.best = device_best;
     device.ops.attention = device_attention;

@@ -48,6 +48,8 @@ struct engine_script {
     struct script_row *rows; /* [max_rows] */
     _Atomic int32_t n_open, n_promised, n_fetches;
     bool is_lost, is_ruined;
+    void (*meanwhile)(void *arg);
+    void *meanwhile_arg;
 };
 
 #define SCRIPT_PAGE_TOKENS 64
@@ -435,6 +437,7 @@ static enum err_code script_step(struct engine *e, const struct engine_work *wor
         us += (work[i].n_tokens - 1) * s->config.prompt_us;
     }
     BUG_ON(n_tokens > e->info.max_step_rows);
+    s->meanwhile(s->meanwhile_arg);
     script_sleep(us);
     for (int32_t i = 0; i < n; i++) {
         struct script_row *row = &s->rows[work[i].row];
@@ -485,6 +488,13 @@ static int64_t script_tend(struct engine *e)
     return due;
 }
 
+static void script_set_meanwhile(struct engine *e, void (*fn)(void *arg), void *arg)
+{
+    struct engine_script *s = (struct engine_script *)e;
+    s->meanwhile = fn;
+    s->meanwhile_arg = arg;
+}
+
 static void script_flush(struct engine *e)
 {
 }
@@ -512,6 +522,7 @@ static const struct engine_ops script_ops = {
     .fetch = script_fetch,
     .is_fetching = script_is_fetching,
     .tend = script_tend,
+    .set_meanwhile = script_set_meanwhile,
     .flush = script_flush,
     .flush_is_over = script_flush_is_over,
     .disk_stats = script_disk_stats,

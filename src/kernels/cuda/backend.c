@@ -227,6 +227,11 @@ static bool is_lost(struct cuda_state *st)
     return e != cudaSuccess || cudaStreamSynchronize((cudaStream_t)st->stream) != cudaSuccess;
 }
 
+static void cuda_start(struct backend *be)
+{
+    cuda_flush(cuda_of(be));
+}
+
 static enum err_code cuda_wait(struct backend *be, struct err *err)
 {
     struct cuda_state *st = cuda_of(be);
@@ -386,6 +391,7 @@ static const struct backend_ops *cuda_table(struct cuda_state *st, struct backen
     ops->free_bytes = cuda_free_bytes;
     ops->upload = cuda_upload;
     ops->download = cuda_download;
+    ops->start = cuda_start;
     ops->wait = cuda_wait;
     ops->reset = cuda_reset;
     ops->close = cuda_close;
