@@ -16,7 +16,7 @@
 #include "tensor/backend.h"
 
 #define TIER_HEADER_BYTES 4096
-#define TIER_VERSION      2
+#define TIER_VERSION      3
 #define TIER_GROUPS       3 /* kinds of cache memory: full, window, state */
 #define TIER_PATH_BYTES   4096
 

@@ -285,6 +285,9 @@ void check_fused_cuda(struct check *c, struct backend *fast, struct backend *pla
           -1 },
         { DTYPE_MLX4, DTYPE_F16, 8, 4, 48, 384, 1, 1, 100, ROPE_KIND_NEOX, GLU_KIND_SWIGLU_CLAMPED,
           -1 },
+        { DTYPE_Q4_K, DTYPE_KV_Q8, 8, 2, 64, 512, 1, 1, 600, ROPE_KIND_NORMAL, GLU_KIND_SILU, -1 },
+        { DTYPE_Q8_0, DTYPE_KV_Q4, 6, 3, 128, 768, 1, 1, 127, ROPE_KIND_NEOX, GLU_KIND_SILU, -1 },
+        { DTYPE_Q8_0, DTYPE_KV_Q8, 8, 2, 48, 384, 1, 1, 30, ROPE_KIND_NEOX, GLU_KIND_SILU, -1 },
     };
     /* Sequences and rows of each: kernels for few rows, for many, for both kinds of attention. */
     static const int steps[][2] = { { 1, 1 },  { 3, 1 },  { 8, 1 },  { 9, 1 },  { 2, 7 },

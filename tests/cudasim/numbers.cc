@@ -130,6 +130,30 @@ void mma(bool is_bf16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1
     meet_warp(MMA, &m, run_mma);
 }
 
+struct turn_arg {
+    uint32_t *to;
+    const uint16_t *row;
+};
+
+static void run_turn(void **args, int n)
+{
+    for (int l = 0; l < n; l++) {
+        if (!args[l] || n != 32 || (uintptr_t)((const turn_arg *)args[l])->row % 16 != 0)
+            fail("matrices of less than a warp, or rows that do not stand at 16 bytes");
+        for (int m = 0; m < 4; m++) {
+            const turn_arg *lo = (const turn_arg *)args[m * 8 + l % 4 * 2];
+            const turn_arg *hi = (const turn_arg *)args[m * 8 + l % 4 * 2 + 1];
+            ((const turn_arg *)args[l])->to[m] = lo->row[l / 4] | (uint32_t)hi->row[l / 4] << 16;
+        }
+    }
+}
+
+void turned(uint32_t to[4], const void *row)
+{
+    turn_arg t = { to, (const uint16_t *)row };
+    meet_warp(TURN, &t, run_turn);
+}
+
 struct wgmma_arg {
     float *c;
     const uint32_t *a;

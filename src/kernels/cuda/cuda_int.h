@@ -48,6 +48,7 @@ enum cuda_op {
     CUDA_OP_ROW_NORM,
     CUDA_OP_GLU,
     CUDA_OP_ROPE_STORE,
+    CUDA_OP_ROPE_KVQ_STORE,
     CUDA_OP_ROPE_TABLE,
     CUDA_OP_ROPE,
     CUDA_OP_KV_STORE,
@@ -232,9 +233,13 @@ size_t cuda_packed_bytes(const struct backend *be, const struct weight_source *s
 
 void cuda_kvq_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
                     const struct seq_view *seqs, int n_seqs);
-/* What the rows see of a quantised layer, as an f16 one that is good until the next. False: a fault. */
+/* The layer's own pages, where attention of few rows reads them as they are. */
+bool cuda_kvq_pages(struct backend *be, const struct kv_layer *kv, const struct attn_params *p,
+                    struct cu_kv *out);
+/* What the rows of sequences of more than n_few see of a quantised layer, as an f16 one that is good until the next. Its memory is taken
+ * even if there are none, so that a first step of one token takes all there is to take. False: a fault. */
 bool cuda_kvq_expand(struct backend *be, const struct kv_layer *kv, const struct seq_view *seqs,
-                     int n_seqs, int64_t rows, int32_t window, struct cu_kv *out);
+                     int n_seqs, int64_t rows, int n_few, int32_t window, struct cu_kv *out);
 
 /* --- moe.c --- */
 

@@ -79,20 +79,44 @@ static bool fuse_quantise(struct cuda_state *st, const struct cu_quantise *q)
     return false;
 }
 
-/* Rotations of queries and keys, then the store: heads that are turned whole. */
-static bool fuse_store(struct cuda_state *st, const struct cu_kv_store *s)
+/* The rotation of queries before that of these keys, of heads that are turned whole; NULL: what was recorded last is something else. */
+static const struct cu_rope *last_ropes(struct cuda_state *st, const struct cu_tensor *keys,
+                                        int head_dim)
 {
     const struct cu_rope *k = cuda_last(st, 0, CUDA_OP_ROPE), *q = cuda_last(st, 1, CUDA_OP_ROPE);
+    bool is_so = k && q && is_same(&k->x, keys) && k->table == q->table && k->half == q->half &&
+                 k->is_neox == q->is_neox && k->head_dim == q->head_dim && k->x.rows == q->x.rows &&
+                 2 * k->half == k->head_dim && k->head_dim == head_dim;
+    return is_so ? q : NULL;
+}
+
+/* Rotations of queries and keys, then the store. */
+static bool fuse_store(struct cuda_state *st, const struct cu_kv_store *s)
+{
+    const struct cu_rope *q = last_ropes(st, &s->k, s->kv.head_dim);
     struct cu_rope_store c;
-    if (!k || !q || !is_same(&k->x, &s->k) || k->table != q->table || k->half != q->half ||
-        k->is_neox != q->is_neox || k->head_dim != q->head_dim || k->x.rows != q->x.rows ||
-        2 * k->half != k->head_dim || k->head_dim != s->kv.head_dim)
+    if (!q)
         return false;
     memset(&c, 0, sizeof(c));
     c.q = *q;
     c.kv = *s;
     cuda_drop(st, 2);
     cuda_append(st, CUDA_OP_ROPE_STORE, &c, sizeof(c));
+    return true;
+}
+
+/* ... to a quantised cache, which a row writes without another's key; a block has all groups of a head. */
+static bool fuse_kvq_store(struct cuda_state *st, const struct cu_kvq_store *s)
+{
+    const struct cu_rope *q = last_ropes(st, &s->k, s->kv.head_dim);
+    struct cu_rope_kvq_store c;
+    if (!q || !s->is_single || CU_KVQ_WARPS % s->kv.groups != 0)
+        return false;
+    memset(&c, 0, sizeof(c));
+    c.q = *q;
+    c.kv = *s;
+    cuda_drop(st, 2);
+    cuda_append(st, CUDA_OP_ROPE_KVQ_STORE, &c, sizeof(c));
     return true;
 }
 
@@ -107,6 +131,8 @@ bool cuda_fuse(struct cuda_state *st, enum cuda_op op, const void *params)
         return fuse_quantise(st, params);
     case CUDA_OP_KV_STORE:
         return fuse_store(st, params);
+    case CUDA_OP_KVQ_STORE:
+        return fuse_kvq_store(st, params);
     default:
         return false;
     }

@@ -2,6 +2,7 @@
  * of a step. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/rope.cuh"
 
 /* --- residual, norm, bf16 --- */
 
@@ -202,27 +203,12 @@ extern "C" int cu_launch_glu(const cu_glu *p, cu_stream s)
 
 /* --- rotary embeddings and the cache --- */
 
-/* The pair k of head h of x, turned; where it stands. */
-static __device__ __forceinline__ float2 turn(const cu_rope &p, cu_tensor x, int t, int i, int *a,
-                                              int *b)
-{
-    int h = i / p.half, k = i % p.half;
-    float *at = x.data + (int64_t)t * x.stride + h * p.head_dim;
-    float2 angle = *(const float2 *)(p.table + 2 * ((int64_t)t * p.half + k));
-    *a = p.is_neox ? k : 2 * k;
-    *b = p.is_neox ? k + p.half : 2 * k + 1;
-    float xa = at[*a], xb = at[*b];
-    float2 y = make_float2(fmaf(xa, angle.x, -(xb * angle.y)), fmaf(xa, angle.y, xb * angle.x));
-    at[*a] = y.x;
-    at[*b] = y.y;
-    return y;
-}
-
 /* A block's columns: pairs of queries, then pairs of keys, each beside the pair of values at the same place. */
 template <bool IS_BF16> static __global__ void k_rope_store(cu_rope_store p)
 {
     cu_start_next();
-    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), t = (int)blockIdx.y, a, b;
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), t = (int)blockIdx.y;
+    int2 c;
     int n_q = p.q.x.cols / 2, n_k = p.kv.k.cols / 2, half = p.q.half, d = p.kv.kv.head_dim;
     cu_row r = p.kv.rows[t];
     uint16_t *at = NULL;
@@ -232,27 +218,27 @@ template <bool IS_BF16> static __global__ void k_rope_store(cu_rope_store p)
     }
     cu_wait_before();
     if (i < n_q) {
-        (void)turn(p.q, p.q.x, t, i, &a, &b);
+        (void)turn(p.q, p.q.x, t, i, &c);
         return;
     }
     i -= n_q;
     if (i >= n_k)
         return;
-    float2 k = turn(p.q, p.kv.k, t, i, &a, &b);
+    float2 k = turn(p.q, p.kv.k, t, i, &c);
     if (!at)
         return;
     const float *from = p.kv.v.data + (int64_t)t * p.kv.v.stride + i / half * d;
-    uint16_t out[4] = { cu_pack1<IS_BF16>(k.x), cu_pack1<IS_BF16>(k.y), cu_pack1<IS_BF16>(from[a]),
-                        cu_pack1<IS_BF16>(from[b]) };
+    uint16_t out[4] = { cu_pack1<IS_BF16>(k.x), cu_pack1<IS_BF16>(k.y),
+                        cu_pack1<IS_BF16>(from[c.x]), cu_pack1<IS_BF16>(from[c.y]) };
     for (int n = 0; n < 2; n++)
         if (cu_is_odd<IS_BF16>(out[n]) || cu_is_odd<IS_BF16>(out[n + 2])) {
             p.kv.flags[t] = 1;
             out[n] = out[n + 2] = 0;
         }
-    at[kv_k_at(p.kv.kv, r.pos % CU_PAGE, a)] = out[0];
-    at[kv_k_at(p.kv.kv, r.pos % CU_PAGE, b)] = out[1];
-    at[kv_v_at(p.kv.kv, r.pos % CU_PAGE, a)] = out[2];
-    at[kv_v_at(p.kv.kv, r.pos % CU_PAGE, b)] = out[3];
+    at[kv_k_at(p.kv.kv, r.pos % CU_PAGE, c.x)] = out[0];
+    at[kv_k_at(p.kv.kv, r.pos % CU_PAGE, c.y)] = out[1];
+    at[kv_v_at(p.kv.kv, r.pos % CU_PAGE, c.x)] = out[2];
+    at[kv_v_at(p.kv.kv, r.pos % CU_PAGE, c.y)] = out[3];
 }
 
 extern "C" int cu_launch_rope_store(const cu_rope_store *p, cu_stream s)

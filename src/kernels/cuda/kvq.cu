@@ -1,6 +1,7 @@
-/* Quantised caches (tensor/kvq.h: the rule, and where the bytes lie, which are those of the CPU). Attention reads them taken out to f16, a
- * layer's pages at a time, in a buffer of one layer's f16 pages. */
+/* Quantised caches (tensor/kvq.h: the rule; cu_kvq: where the bytes lie). attention_kvq.cu reads them as they are; other attention has them
+ * taken out to f16, a layer's pages at a time, in a buffer of one layer's f16 pages. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/rope.cuh"
 
 #define GROUP_COLUMNS 64 /* = KVQ_GROUP */
 #define R_LIMIT       0x1p20f
@@ -33,9 +34,10 @@ static __device__ __forceinline__ float warp_max(float v)
 /* The arrays of K (v = 0) or V of a head in a page. */
 struct part {
     uint8_t *codes;
-    uint16_t *scales, *biases; /* [groups][64] */
-    uint32_t *relative;        /* [groups][2], K only */
-    uint16_t *base;            /* [head_dim], K only */
+    uint16_t *scales, *biases; /* [groups][64], `pitch` apart */
+    int pitch;
+    uint32_t *relative; /* [groups][2], K only */
+    uint16_t *base;     /* [head_dim], K only */
 };
 
 static __device__ __forceinline__ part part_of(const cu_kvq &q, int32_t page, int head, int v)
@@ -43,10 +45,29 @@ static __device__ __forceinline__ part part_of(const cu_kvq &q, int32_t page, in
     part p;
     p.codes = q.data + page * q.page_bytes + head * q.head_bytes + (v ? q.v_at : 0);
     p.scales = (uint16_t *)(p.codes + (int64_t)q.row * CU_PAGE);
-    p.biases = p.scales + q.groups * CU_PAGE;
-    p.relative = (uint32_t *)(p.biases + q.groups * CU_PAGE);
-    p.base = (uint16_t *)(p.relative + 2 * q.groups);
+    p.biases = p.scales + (q.is_whole ? 1 : q.groups * CU_PAGE);
+    p.pitch = q.is_whole ? 2 : 1;
+    uint16_t *rest = p.scales + 2 * q.groups * CU_PAGE;
+    p.relative = (uint32_t *)(rest + (q.is_whole ? q.head_dim : 0));
+    p.base = rest + (q.is_whole ? 0 : 4 * q.groups);
     return p;
+}
+
+/* Where in its group's part of the base column c stands. */
+static __device__ __forceinline__ int base_at(const cu_kvq &q, int c)
+{
+    return q.is_whole ? cu_lane_order(c) : c;
+}
+
+/* The byte of column c of group g at position j; of 4 bits c is a column of the group's first half, which has the low nibbles. */
+static __device__ __forceinline__ int64_t code_at(const cu_kvq &q, int v, int j, int g, int c)
+{
+    int first = g * (q.is_8bit ? GROUP_COLUMNS : GROUP_COLUMNS / 2), o = cu_lane_order(c);
+    if (v)
+        return (int64_t)j * q.row + first + c;
+    if (!q.is_whole)
+        return (int64_t)(first + c) * CU_PAGE + j;
+    return (int64_t)j * q.row + first + (q.is_8bit ? o : o / 16 * 8 + o % 16);
 }
 
 /* Scale and bias of finite values between lo and hi. False: the bias is not finite. */
@@ -78,76 +99,62 @@ static __device__ __forceinline__ uint32_t code_of(float x, float b, float inv, 
     return (uint32_t)((v + FMATH_RINT) - FMATH_RINT);
 }
 
-/* The page's first key in this group: of this step where it is one of its rows. Lane l has columns l and l + 32; all zero where one is
- * not finite. */
-static __device__ __forceinline__ void base_of_group(const cu_kvq_store &p, const cu_seq &s,
-                                                     int pos, int head, int g, int n, int lane,
-                                                     const part &to, uint16_t base[2])
-{
-    int first = pos / CU_PAGE * CU_PAGE;
-    bool is_here = first >= s.pos0, is_odd = false;
-    const float *x = p.k.data + (int64_t)(s.row0 + first - s.pos0) * p.k.stride +
-                     head * p.kv.head_dim + g * GROUP_COLUMNS;
-    for (int i = 0; i < 2; i++) {
-        int c = lane + 32 * i;
-        base[i] = 0;
-        if (c < n)
-            base[i] = is_here ? to_f16(x[c]) : to.base[g * GROUP_COLUMNS + c];
-        is_odd = is_odd || (base[i] & 0x7C00) == 0x7C00;
-    }
-    if (__any_sync(0xFFFFFFFFu, is_odd))
-        base[0] = base[1] = 0;
-}
-
 static __device__ __forceinline__ void put_codes(const cu_kvq &q, const part &to, int v, int j,
                                                  int g, int n, const uint32_t code[2], int lane)
 {
     for (int i = 0; i < 2; i++) {
-        int c = lane + 32 * i, byte = g * GROUP_COLUMNS + c, half = (n + 1) / 2;
+        int c = lane + 32 * i, half = (n + 1) / 2;
         uint32_t b = code[i];
         if (!q.is_8bit) { /* the first half of the columns are low nibbles, the others high ones */
             int from = c + half;
             uint32_t lo = __shfl_sync(0xFFFFFFFFu, code[0], from % 32),
                      hi = __shfl_sync(0xFFFFFFFFu, code[1], from % 32);
             b |= from < n ? (from < 32 ? lo : hi) << 4 : 0;
-            byte = g * GROUP_COLUMNS / 2 + c;
         }
         if (c < (q.is_8bit ? n : half))
-            to.codes[v ? j * q.row + byte : byte * CU_PAGE + j] = (uint8_t)b;
+            to.codes[code_at(q, v, j, g, c)] = (uint8_t)b;
     }
 }
 
-/* A warp has a group of a row's keys or values. */
-static __global__ void __launch_bounds__(128) k_kvq_store(cu_kvq_store p)
+/* Where a warp's group of a row's keys or values goes. */
+struct place {
+    int head, v, g, n; /* n: its columns; lane l has l and l + 32 */
+    int seq, pos;      /* seq -1: nowhere */
+};
+
+static __device__ __forceinline__ place place_of(const cu_kvq_store &p, int unit, int t)
 {
-    cu_wait_before();
     const cu_kvq &q = p.kv;
-    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y;
-    int unit = (int)(blockIdx.x * 4 + threadIdx.x / CU_WARP);
-    int g = unit % q.groups, v = unit / q.groups % 2, head = unit / q.groups / 2;
-    cu_row r = p.rows[t];
-    if (head >= q.n_kv_heads || r.seq < 0)
-        return;
-    cu_seq s = p.seqs[r.seq];
-    int j = r.pos % CU_PAGE, n = min(q.head_dim - g * GROUP_COLUMNS, GROUP_COLUMNS);
-    part to = part_of(q, p.pages[s.pages + r.pos / CU_PAGE], head, v);
-    const cu_tensor &from = v ? p.v : p.k;
-    const float *x = from.data + (int64_t)t * from.stride + head * q.head_dim + g * GROUP_COLUMNS;
-    uint16_t base[2] = { 0, 0 }, scale = 0, bias = 0;
-    if (!v) {
-        base_of_group(p, s, r.pos, head, g, n, lane, to, base);
-        for (int i = 0; i < 2 && j == 0; i++)
-            if (lane + 32 * i < n)
-                to.base[g * GROUP_COLUMNS + lane + 32 * i] = base[i];
+    place at = { unit / q.groups / 2, unit / q.groups % 2, unit % q.groups, 0, -1, 0 };
+    at.n = min(q.head_dim - at.g * GROUP_COLUMNS, GROUP_COLUMNS);
+    if (at.head < q.n_kv_heads) {
+        at.seq = p.rows[t].seq;
+        at.pos = p.rows[t].pos;
     }
-    float a[2], y[2], lo = INFINITY, hi = -INFINITY, near_lo = lo, near_hi = hi;
-    bool ok = true, is_relative = false;
+    return at;
+}
+
+/* The group x of row t to its page. base: the page's first key there, if this is a key; all zero where one of it is not finite. */
+static __device__ __forceinline__ void store_group(const cu_kvq_store &p, const place &at, int t,
+                                                   const part &to, const float x[2],
+                                                   uint16_t base[2], int lane)
+{
+    const cu_kvq &q = p.kv;
+    int j = at.pos % CU_PAGE, g = at.g, top = q.is_8bit ? 255 : 15;
+    bool ok = true, is_relative = false,
+         is_odd = (base[0] & 0x7C00) == 0x7C00 || (base[1] & 0x7C00) == 0x7C00;
+    if (__any_sync(0xFFFFFFFFu, is_odd))
+        base[0] = base[1] = 0;
+    float y[2], lo = INFINITY, hi = -INFINITY, near_lo = lo, near_hi = hi;
+    uint16_t scale = 0, bias = 0;
     for (int i = 0; i < 2; i++) {
-        a[i] = lane + 32 * i < n ? x[lane + 32 * i] : 0;
-        y[i] = a[i] - from_f16(base[i]);
-        ok = ok && isfinite(a[i]);
-        if (lane + 32 * i < n) {
-            lo = fminf(lo, a[i]), hi = fmaxf(hi, a[i]);
+        int c = lane + 32 * i;
+        if (!at.v && j == 0 && c < at.n)
+            to.base[g * GROUP_COLUMNS + base_at(q, c)] = base[i];
+        y[i] = x[i] - from_f16(base[i]);
+        ok = ok && isfinite(x[i]);
+        if (c < at.n) {
+            lo = fminf(lo, x[i]), hi = fmaxf(hi, x[i]);
             near_lo = fminf(near_lo, y[i]), near_hi = fmaxf(near_hi, y[i]);
         }
     }
@@ -155,9 +162,8 @@ static __global__ void __launch_bounds__(128) k_kvq_store(cu_kvq_store p)
     lo = warp_min(lo), hi = warp_max(hi);
     near_lo = warp_min(near_lo), near_hi = warp_max(near_hi);
     if (ok) {
-        is_relative = !v && near_hi - near_lo < hi - lo;
-        ok = line(is_relative ? near_lo : lo, is_relative ? near_hi : hi, q.is_8bit ? 255 : 15,
-                  &scale, &bias);
+        is_relative = !at.v && near_hi - near_lo < hi - lo;
+        ok = line(is_relative ? near_lo : lo, is_relative ? near_hi : hi, top, &scale, &bias);
     }
     if (!ok) {
         scale = bias = 0;
@@ -168,15 +174,14 @@ static __global__ void __launch_bounds__(128) k_kvq_store(cu_kvq_store p)
     float inv = 1.0f / from_f16(scale), b = from_f16(bias);
     uint32_t code[2];
     for (int i = 0; i < 2; i++)
-        code[i] = scale && lane + 32 * i < n
-                      ? code_of(is_relative ? y[i] : a[i], b, inv, q.is_8bit ? 255 : 15)
-                      : 0;
-    put_codes(q, to, v, j, g, n, code, lane);
+        code[i] =
+            scale && lane + 32 * i < at.n ? code_of(is_relative ? y[i] : x[i], b, inv, top) : 0;
+    put_codes(q, to, at.v, j, g, at.n, code, lane);
     if (lane > 0)
         return;
-    to.scales[g * CU_PAGE + j] = scale;
-    to.biases[g * CU_PAGE + j] = bias;
-    if (v)
+    to.scales[(g * CU_PAGE + j) * to.pitch] = scale;
+    to.biases[(g * CU_PAGE + j) * to.pitch] = bias;
+    if (at.v)
         return;
     if (is_relative)
         atomicOr(&to.relative[2 * g + j / 32], 1u << j % 32);
@@ -184,11 +189,103 @@ static __global__ void __launch_bounds__(128) k_kvq_store(cu_kvq_store p)
         atomicAnd(&to.relative[2 * g + j / 32], ~(1u << j % 32));
 }
 
+/* A warp has a group of a row's keys or values. */
+static __global__ void __launch_bounds__(CU_KVQ_WARPS *CU_WARP) k_kvq_store(cu_kvq_store p)
+{
+    cu_wait_before();
+    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y;
+    place at = place_of(p, (int)blockIdx.x * CU_KVQ_WARPS + (int)threadIdx.x / CU_WARP, t);
+    if (at.seq < 0)
+        return;
+    cu_seq s = p.seqs[at.seq];
+    part to = part_of(p.kv, p.pages[s.pages + at.pos / CU_PAGE], at.head, at.v);
+    const cu_tensor &from = at.v ? p.v : p.k;
+    int column = at.head * p.kv.head_dim + at.g * GROUP_COLUMNS;
+    const float *row = from.data + (int64_t)t * from.stride + column;
+    int first = at.pos / CU_PAGE * CU_PAGE; /* the page's first key: of this step? */
+    const float *first_row = p.k.data + (int64_t)(s.row0 + first - s.pos0) * p.k.stride + column;
+    float x[2];
+    uint16_t base[2];
+    for (int i = 0; i < 2; i++) {
+        int c = lane + 32 * i;
+        x[i] = c < at.n ? row[c] : 0;
+        base[i] = 0;
+        if (!at.v && c < at.n)
+            base[i] = first >= s.pos0 ? to_f16(first_row[c])
+                                      : to.base[at.g * GROUP_COLUMNS + base_at(p.kv, c)];
+    }
+    store_group(p, at, t, to, x, base, lane);
+}
+
 extern "C" int cu_launch_kvq_store(const cu_kvq_store *p, cu_stream s)
 {
     int units = p->kv.n_kv_heads * 2 * p->kv.groups;
-    return cu_launch(k_kvq_store, dim3(cu_blocks(units, 4), (unsigned)p->k.rows), dim3(128), 0, s,
-                     *p);
+    return cu_launch(k_kvq_store, dim3(cu_blocks(units, CU_KVQ_WARPS), (unsigned)p->k.rows),
+                     dim3(CU_KVQ_WARPS * CU_WARP), 0, s, *p);
+}
+
+/* Column c of a key's head of row t, turned. */
+static __device__ __forceinline__ float turned_at(const cu_rope &p, const float *head, int t, int c)
+{
+    int k = !p.is_neox ? c / 2 : c < p.half ? c : c - p.half;
+    float2 y = turned(p, head, t, k);
+    return pair_at(p, k).x == c ? y.x : y.y;
+}
+
+/* Blocks of groups of keys and values, as k_kvq_store has them; behind them blocks of pairs of queries. A block has all groups of its heads:
+ * their keys are read before the turned ones are written. */
+static __global__ void __launch_bounds__(CU_KVQ_WARPS *CU_WARP)
+    k_rope_kvq_store(const __grid_constant__ cu_rope_kvq_store p)
+{
+    cu_start_next();
+    const cu_kvq_store &kv = p.kv;
+    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y;
+    int unit = (int)blockIdx.x * CU_KVQ_WARPS + (int)threadIdx.x / CU_WARP;
+    int n_units =
+        (kv.kv.n_kv_heads * 2 * kv.kv.groups + CU_KVQ_WARPS - 1) / CU_KVQ_WARPS * CU_KVQ_WARPS;
+    if (unit >= n_units) {
+        int i = (unit - n_units) * CU_WARP + lane;
+        int2 c;
+        cu_grid_wait();
+        if (i < p.q.x.cols / 2)
+            (void)turn(p.q, p.q.x, t, i, &c);
+        return;
+    }
+    place at = place_of(kv, unit, t);
+    part to = {};
+    if (at.seq >= 0)
+        to = part_of(kv.kv, kv.pages[kv.seqs[at.seq].pages + at.pos / CU_PAGE], at.head, at.v);
+    cu_grid_wait();
+    bool is_head = at.head < kv.kv.n_kv_heads;
+    const cu_tensor &from = at.v ? kv.v : kv.k;
+    float *head = from.data + (int64_t)t * from.stride + at.head * kv.kv.head_dim;
+    float x[2] = { 0, 0 };
+    uint16_t base[2] = { 0, 0 };
+    for (int i = 0; i < 2; i++) {
+        int c = at.g * GROUP_COLUMNS + lane + 32 * i;
+        if (!is_head || lane + 32 * i >= at.n)
+            continue;
+        x[i] = at.v ? head[c] : turned_at(p.q, head, t, c);
+        if (!at.v && at.seq >= 0)
+            base[i] = at.pos % CU_PAGE == 0
+                          ? to_f16(x[i])
+                          : to.base[at.g * GROUP_COLUMNS + base_at(kv.kv, lane + 32 * i)];
+    }
+    __syncthreads();
+    for (int i = 0; i < 2; i++)
+        if (is_head && !at.v && lane + 32 * i < at.n)
+            head[at.g * GROUP_COLUMNS + lane + 32 * i] = x[i];
+    if (at.seq >= 0)
+        store_group(kv, at, t, to, x, base, lane);
+}
+
+extern "C" int cu_launch_rope_kvq_store(const cu_rope_kvq_store *p, cu_stream s)
+{
+    const int THREADS = CU_KVQ_WARPS * CU_WARP;
+    unsigned blocks = cu_blocks(p->kv.kv.n_kv_heads * 2 * p->kv.kv.groups, CU_KVQ_WARPS) +
+                      cu_blocks(p->q.x.cols / 2, THREADS);
+    return cu_launch(k_rope_kvq_store, dim3(blocks, (unsigned)p->q.x.rows), dim3((unsigned)THREADS),
+                     0, s, *p);
 }
 
 /* --- out of the pages --- */
@@ -197,20 +294,18 @@ extern "C" int cu_launch_kvq_store(const cu_kvq_store *p, cu_stream s)
 static __device__ __forceinline__ uint32_t value_at(const cu_kvq &q, const part &from, int v, int j,
                                                     int d)
 {
-    int g = d / GROUP_COLUMNS, c = d % GROUP_COLUMNS, byte = d, shift = 0;
+    int g = d / GROUP_COLUMNS, c = d % GROUP_COLUMNS, half = GROUP_COLUMNS;
     if (d >= q.head_dim)
         return 0;
-    if (!q.is_8bit) {
-        int half = (min(q.head_dim - g * GROUP_COLUMNS, GROUP_COLUMNS) + 1) / 2;
-        byte = g * GROUP_COLUMNS / 2 + c % half;
-        shift = c < half ? 0 : 4;
-    }
-    uint32_t code = from.codes[v ? j * q.row + byte : byte * CU_PAGE + j];
-    code = q.is_8bit ? code : code >> shift & 15;
-    float x = fmaf((float)code, from_f16(from.scales[g * CU_PAGE + j]),
-                   from_f16(from.biases[g * CU_PAGE + j]));
+    if (!q.is_8bit)
+        half = (min(q.head_dim - g * GROUP_COLUMNS, GROUP_COLUMNS) + 1) / 2;
+    uint32_t code = from.codes[code_at(q, v, j, g, c % half)];
+    code = q.is_8bit ? code : code >> (c < half ? 0 : 4) & 15;
+    int at = (g * CU_PAGE + j) * from.pitch;
+    float x = fmaf((float)code, from_f16(from.scales[at]), from_f16(from.biases[at]));
     if (!v)
-        x = fmaf((float)(from.relative[2 * g + j / 32] >> j % 32 & 1), from_f16(from.base[d]), x);
+        x = fmaf((float)(from.relative[2 * g + j / 32] >> j % 32 & 1),
+                 from_f16(from.base[g * GROUP_COLUMNS + base_at(q, c)]), x);
     return to_f16(fminf(fmaxf(x, -F16_MAX), F16_MAX));
 }
 
@@ -227,7 +322,7 @@ static __global__ void __launch_bounds__(256) k_kvq_expand(cu_kvq_expand p)
     cu_seq s = p.seqs[blockIdx.z];
     int page = (int)blockIdx.x, head = (int)blockIdx.y / 2, v = (int)blockIdx.y % 2;
     int first = p.window && s.pos0 >= p.window ? (s.pos0 - p.window + 1) / CU_PAGE : 0;
-    if (s.n_rows == 0 || page < first || page > (s.pos0 + s.n_rows - 1) / CU_PAGE)
+    if (s.n_rows <= p.n_few || page < first || page > (s.pos0 + s.n_rows - 1) / CU_PAGE)
         return;
     int32_t at = p.pages[s.pages + page];
     part from = part_of(p.from, at, head, v);

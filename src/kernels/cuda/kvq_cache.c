@@ -19,7 +19,32 @@ static struct cu_kvq kvq_of(const struct backend *be, const struct kv_layer *kv)
     c.groups = kvq_groups(kv->head_dim);
     c.row = kvq_code_bytes(kv->type, kv->head_dim);
     c.is_8bit = kv->type == DTYPE_KV_Q8;
+    c.is_whole = kv->head_dim % CU_UNIT == 0;
     return c;
+}
+
+static struct cu_kv kv_of(const struct backend *be, const struct kv_layer *kv, enum dtype type)
+{
+    struct cu_kv c;
+    memset(&c, 0, sizeof(c));
+    c.page_bytes = (int64_t)cuda_kv_page_bytes(be, type, kv->n_kv_heads, kv->head_dim);
+    c.n_kv_heads = kv->n_kv_heads;
+    c.head_dim = kv->head_dim;
+    c.pad_dim = (kv->head_dim + CU_UNIT - 1) / CU_UNIT * CU_UNIT;
+    c.n_pages = kv->n_pages;
+    return c;
+}
+
+bool cuda_kvq_pages(struct backend *be, const struct kv_layer *kv, const struct attn_params *p,
+                    struct cu_kv *out)
+{
+    if (cuda_of(be)->is_plain || p->is_two_way || p->softcap > 0 ||
+        (kv->head_dim != CU_UNIT && kv->head_dim != 2 * CU_UNIT))
+        return false;
+    *out = kv_of(be, kv, kv->type);
+    out->data = kv->data;
+    out->type = kv->type == DTYPE_KV_Q8 ? CU_CACHE_Q8 : CU_CACHE_Q4;
+    return true;
 }
 
 void cuda_kvq_store(struct backend *be, struct kv_layer *kv, struct tensor k, struct tensor v,
@@ -36,6 +61,9 @@ void cuda_kvq_store(struct backend *be, struct kv_layer *kv, struct tensor k, st
     c.seqs = plan->dev_seqs;
     c.pages = cuda_pages(st);
     c.flags = st->flags;
+    c.is_single = 1;
+    for (int i = 0; i < n_seqs; i++)
+        c.is_single &= seqs[i].n_rows <= 1;
     cuda_add(st, CUDA_OP_KVQ_STORE, &c, sizeof(c));
 }
 
@@ -58,33 +86,31 @@ static bool expanded_reserve(struct cuda_state *st, size_t bytes)
 }
 
 bool cuda_kvq_expand(struct backend *be, const struct kv_layer *kv, const struct seq_view *seqs,
-                     int n_seqs, int64_t rows, int32_t window, struct cu_kv *out)
+                     int n_seqs, int64_t rows, int n_few, int32_t window, struct cu_kv *out)
 {
     struct cuda_state *st = cuda_of(be);
-    size_t page = cuda_kv_page_bytes(be, DTYPE_F16, kv->n_kv_heads, kv->head_dim);
-    int32_t most = 1, n = 1;
+    int32_t most = 0, n = 1;
     struct cu_kvq_expand c;
-    if (!expanded_reserve(st, page * (size_t)kv->n_pages))
-        return false;
     memset(&c, 0, sizeof(c));
-    c.from = kvq_of(be, kv);
+    c.to = kv_of(be, kv, DTYPE_F16);
+    if (!expanded_reserve(st, (size_t)c.to.page_bytes * (size_t)kv->n_pages))
+        return false;
     c.to.data = st->expanded;
-    c.to.page_bytes = (int64_t)page;
-    c.to.n_kv_heads = kv->n_kv_heads;
-    c.to.head_dim = kv->head_dim;
-    c.to.pad_dim = (kv->head_dim + CU_UNIT - 1) / CU_UNIT * CU_UNIT;
-    c.to.n_pages = kv->n_pages;
+    *out = c.to;
+    for (int i = 0; i < n_seqs; i++)
+        if (seqs[i].n_rows > n_few && (seqs[i].pos0 + seqs[i].n_rows - 1) / CU_PAGE + 1 > most)
+            most = (seqs[i].pos0 + seqs[i].n_rows - 1) / CU_PAGE + 1;
+    if (most == 0)
+        return true;
+    c.from = kvq_of(be, kv);
     c.seqs = cuda_put_seqs(st, seqs, n_seqs, rows)->dev_seqs;
     c.pages = cuda_pages(st);
     c.n_seqs = n_seqs;
     c.window = window;
-    for (int i = 0; i < n_seqs; i++)
-        if (seqs[i].n_rows > 0 && (seqs[i].pos0 + seqs[i].n_rows - 1) / CU_PAGE + 1 > most)
-            most = (seqs[i].pos0 + seqs[i].n_rows - 1) / CU_PAGE + 1;
+    c.n_few = n_few;
     while (n < most) /* steps at many lengths are one list of commands */
         n *= 2;
     c.n_pages = n;
     cuda_add(st, CUDA_OP_KVQ_EXPAND, &c, sizeof(c));
-    *out = c.to;
     return true;
 }

@@ -7,7 +7,8 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#define WIDE_SLOTS (8 * CU_SLOTS) /* of a tile of the kernel for many rows */
+#define WIDE_SLOTS   (8 * CU_SLOTS) /* of a tile of the kernel for many rows */
+#define NARROW_SLOTS (2 * CU_SLOTS) /* that a sequence has at most without it */
 
 static struct tensor rows_of(struct tensor t, int64_t first, int64_t n)
 {
@@ -400,7 +401,7 @@ static int put_tiles(struct cuda_state *st, const struct seq_view *seqs, int n_s
         n = *rows = 0;
         for (int i = 0; i < n_seqs; i++) {
             int all = seqs[i].n_rows * per;
-            if (has_wide && (all > 2 * CU_SLOTS) != is_wide)
+            if (has_wide && (all > NARROW_SLOTS) != is_wide)
                 continue;
             *rows += seqs[i].n_rows;
             for (int s = 0; s < all; s += slots, n++)
@@ -505,11 +506,19 @@ static void cuda_attention(struct backend *be, struct tensor out, struct tensor 
     cuda_room(cuda_of(be));
     struct cuda_state *st = cuda_of(be);
     struct cu_kv pages;
+    bool is_read = kvq_is(kv->type) && cuda_kvq_pages(be, kv, p, &pages);
+    struct cu_attention c;
+    if (is_read) {
+        c = attention_of(st, out, q, pages, p);
+        c.has_old = true;
+        add_attention(st, &c, seqs, n_seqs, true, false);
+    }
+    int n_few = is_read ? NARROW_SLOTS / (p->n_heads / kv->n_kv_heads) : 0;
     if (!kvq_is(kv->type))
         pages = kv_of(be, kv);
-    else if (!cuda_kvq_expand(be, kv, seqs, n_seqs, q.rows, p->window, &pages))
+    else if (!cuda_kvq_expand(be, kv, seqs, n_seqs, q.rows, n_few, p->window, &pages))
         return;
-    struct cu_attention c = attention_of(st, out, q, pages, p);
+    c = attention_of(st, out, q, pages, p);
     /* Not where the step itself writes what is read: pages taken out of a quantised cache, later positions. */
     c.has_old = !kvq_is(kv->type) && !p->is_two_way;
     bool has_wide = !st->is_plain && c.kv.pad_dim <= 128;
@@ -520,7 +529,8 @@ static void cuda_attention(struct backend *be, struct tensor out, struct tensor 
         BUG_ON(c.sinks); /* they would not outlive the room that is made */
         attention_by_rows(st, &c, seqs, n_seqs, p);
     } else {
-        add_attention(st, &c, seqs, n_seqs, has_wide, false);
+        if (!is_read)
+            add_attention(st, &c, seqs, n_seqs, has_wide, false);
         if (has_wide)
             add_attention(st, &c, seqs, n_seqs, has_wide, true);
     }

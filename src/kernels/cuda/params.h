@@ -26,6 +26,7 @@ extern "C" {
 #define CU_NORM_MAX   8192 /* columns of a norm that holds its row in registers */
 #define CU_BEST       32   /* blocks that look for a row's best column */
 #define CU_BEST_ODD   (~0ull)
+#define CU_KVQ_WARPS  4 /* of a block that quantises: each has a group of a head */
 
 enum cu_format { CU_FORMAT_4BIT, CU_FORMAT_8BIT, CU_FORMAT_BF16 };
 
@@ -63,10 +64,12 @@ struct cu_tile {
     int32_t seq, slot0;
 };
 
+enum cu_cache { CU_CACHE_F16, CU_CACHE_BF16, CU_CACHE_Q8, CU_CACHE_Q4 };
+
 struct cu_kv {
     uint8_t *data;
     int64_t page_bytes;
-    int type; /* 0 = f16, 1 = bf16 */
+    int type; /* enum cu_cache; q8 and q4: where attention reads the codes itself */
     int n_kv_heads, head_dim;
     int pad_dim; /* head_dim rounded up to a unit */
     int n_pages;
@@ -185,13 +188,19 @@ struct cu_kv_store {
     uint32_t *flags;
 };
 
-/* A layer's quantised pages, as tensor/kvq.h has them. */
+/* A layer's quantised pages. Their codes and numbers are those of tensor/kvq.h, and lie as there where a head is not of whole units. Else K,
+ * and V without base and bits:
+ *     codes        a row for each position; those of K in the lanes' order within a unit: 64 bytes, or, of 4 bits, 8 for each quad of lanes,
+ *                  whose low nibbles are its first 8 places
+ *     u32          [groups][64]: scale low, bias high
+ *     base         f16 [head_dim], in the lanes' order
+ *     u64          [groups]: relative positions; filled up to 64 bytes */
 struct cu_kvq {
     uint8_t *data;
     int64_t page_bytes, head_bytes, v_at; /* of a head's bytes those of V begin there */
     int n_kv_heads, head_dim, groups;
-    int row; /* code bytes of a position */
-    int is_8bit;
+    int row;               /* code bytes of a position */
+    int is_8bit, is_whole; /* heads are of whole units */
 };
 
 struct cu_kvq_store {
@@ -201,21 +210,29 @@ struct cu_kvq_store {
     const struct cu_seq *seqs;
     const int32_t *pages;
     uint32_t *flags;
+    int is_single; /* no sequence has two rows */
 };
 
-/* What the sequences' rows see, as f16 to pages of the same numbers. */
+/* What the rows of sequences see, as f16 to pages of the same numbers. */
 struct cu_kvq_expand {
     struct cu_kvq from;
     struct cu_kv to;
     const struct cu_seq *seqs;
     const int32_t *pages;
     int n_seqs, n_pages, window; /* n_pages: of the longest sequence, at least */
+    int n_few;                   /* sequences of so many rows, or fewer, are left out */
 };
 
 /* Queries and keys of one head size are turned whole; keys and values go to their pages. */
 struct cu_rope_store {
     struct cu_rope q;
     struct cu_kv_store kv; /* its k is turned as q is */
+};
+
+/* The same of a quantised cache, where a page's first key is in no other row of the step. */
+struct cu_rope_kvq_store {
+    struct cu_rope q;
+    struct cu_kvq_store kv;
 };
 
 struct cu_kv_copy {
@@ -353,6 +370,7 @@ int cu_launch_linear_ring(const struct cu_linear *p, cu_stream s); /* from compu
 int cu_launch_row_norm(const struct cu_row_norm *p, cu_stream s);
 int cu_launch_glu(const struct cu_glu *p, cu_stream s);
 int cu_launch_rope_store(const struct cu_rope_store *p, cu_stream s);
+int cu_launch_rope_kvq_store(const struct cu_rope_kvq_store *p, cu_stream s);
 int cu_launch_elementwise(const struct cu_elementwise *p, cu_stream s);
 int cu_launch_norm(const struct cu_norm *p, cu_stream s);
 int cu_launch_rope_table(const struct cu_rope_table *p, cu_stream s);

@@ -72,6 +72,14 @@ template <bool IS_BF16> static __device__ __forceinline__ uint32_t cu_pack2(floa
     return d;
 }
 
+/* Two floats to f16, nearest even; what is beyond it becomes the largest finite value. */
+static __device__ __forceinline__ uint32_t cu_pack2_finite(float lo, float hi)
+{
+    uint32_t d;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+
 /* 2^x; flushes nothing that matters: arguments are <= 0. */
 static __device__ __forceinline__ float cu_exp2(float x)
 {
@@ -107,6 +115,18 @@ static __device__ __forceinline__ void cu_copy16_of_run(uint32_t dst, const void
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src)
                  : "memory");
+}
+
+/* Four matrices of eight rows of eight 16-bit values in shared memory, turned: lane l names row l % 8 of matrix l / 8 and gets, of each,
+ * values 2 (l % 4) and the one behind it of column l / 4 (PTX ISA, ldmatrix). */
+static __device__ __forceinline__ uint4 cu_turned(const void *row)
+{
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(cu_shared_at(row))
+                 : "memory");
+    return v;
 }
 
 /* The thread's copies since the last one of these are a group. */

@@ -31,6 +31,7 @@ LAUNCHER(norm)
 LAUNCHER(row_norm)
 LAUNCHER(glu)
 LAUNCHER(rope_store)
+LAUNCHER(rope_kvq_store)
 LAUNCHER(rope_table)
 LAUNCHER(rope)
 LAUNCHER(kv_store)
@@ -64,6 +65,7 @@ static const struct {
     [CUDA_OP_ROW_NORM] = { run_row_norm, "add and norm" },
     [CUDA_OP_GLU] = { run_glu, "glu" },
     [CUDA_OP_ROPE_STORE] = { run_rope_store, "rope and kv_store" },
+    [CUDA_OP_ROPE_KVQ_STORE] = { run_rope_kvq_store, "rope and kv_store (quantised)" },
     [CUDA_OP_ROPE_TABLE] = { run_rope_table, "rope table" },
     [CUDA_OP_ROPE] = { run_rope, "rope" },
     [CUDA_OP_KV_STORE] = { run_kv_store, "kv_store" },

@@ -12,7 +12,18 @@ namespace cudasim
 /* --- meetings (threads.cc) --- */
 
 /* What threads meet for: those of one meeting must agree. */
-enum what { SYNC, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, BALLOT, MMA, WGMMA, WGMMA_FENCE, WGMMA_WAIT };
+enum what {
+    SYNC,
+    SHUFFLE,
+    SHUFFLE_XOR,
+    SHUFFLE_UP,
+    BALLOT,
+    MMA,
+    TURN,
+    WGMMA,
+    WGMMA_FENCE,
+    WGMMA_WAIT
+};
 
 /* All living threads of a warp (or of four) come with what they have; the last one runs fn over all of it: args [32] or [128], NULL for
  * threads that have ended. */
@@ -74,6 +85,8 @@ uint16_t bf16_of_double(double x);
 uint16_t f16_of(float x);
 /* Fragments as PTX names them. */
 void mma(bool is_bf16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
+/* Four turned matrices of 8 x 8 halves; the lane's row of one of them. */
+void turned(uint32_t to[4], const void *row);
 void wgmma(int n, float *c, const uint32_t a[4], uint64_t b, int keep);
 
 } // namespace cudasim

@@ -14,6 +14,10 @@ struct uint4 {
     unsigned int x, y, z, w;
 } __attribute__((aligned(16)));
 
+struct int2 {
+    int x, y;
+} __attribute__((aligned(8)));
+
 struct int4 {
     int x, y, z, w;
 } __attribute__((aligned(16)));

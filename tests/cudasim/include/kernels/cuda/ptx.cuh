@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cudasim.h"
+#include "vector_types.h"
 
 #define CU_SHARED_ARRAY(type, name, align) type *name = (type *)cudasim::dynamic_shared()
 
@@ -51,6 +52,12 @@ template <bool IS_BF16> static inline uint32_t cu_pack2(float lo, float hi)
                    : cudasim::f16_of(lo) | (uint32_t)cudasim::f16_of(hi) << 16;
 }
 
+static inline uint32_t cu_pack2_finite(float lo, float hi)
+{
+    return cudasim::f16_of(fminf(fmaxf(lo, -65504.0f), 65504.0f)) |
+           (uint32_t)cudasim::f16_of(fminf(fmaxf(hi, -65504.0f), 65504.0f)) << 16;
+}
+
 /* The instruction's last bits are the processor's own; kernels that must agree use the same one. */
 static inline float cu_exp2(float x)
 {
@@ -77,6 +84,13 @@ static inline void cu_copy16(uint32_t dst, const void *src)
 static inline void cu_copy16_of_run(uint32_t dst, const void *src)
 {
     cu_copy16(dst, src);
+}
+
+static inline uint4 cu_turned(const void *row)
+{
+    uint4 v;
+    cudasim::turned((uint32_t *)&v, row);
+    return v;
 }
 
 static inline void cu_copy_group(void)
