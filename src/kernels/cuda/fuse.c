@@ -105,12 +105,12 @@ static bool fuse_store(struct cuda_state *st, const struct cu_kv_store *s)
     return true;
 }
 
-/* ... to a quantised cache, which a row writes without another's key; a block has all groups of a head. */
+/* ... to a quantised cache of whole units, which a row writes without another's key; a block has all groups of a head. */
 static bool fuse_kvq_store(struct cuda_state *st, const struct cu_kvq_store *s)
 {
     const struct cu_rope *q = last_ropes(st, &s->k, s->kv.head_dim);
     struct cu_rope_kvq_store c;
-    if (!q || !s->is_single || CU_KVQ_WARPS % s->kv.groups != 0)
+    if (!q || !s->is_single || !s->kv.is_whole || CU_KVQ_WARPS % s->kv.groups != 0)
         return false;
     memset(&c, 0, sizeof(c));
     c.q = *q;

@@ -122,24 +122,11 @@ struct place {
     int seq, pos;      /* seq -1: nowhere */
 };
 
-static __device__ __forceinline__ place place_of(const cu_kvq_store &p, int unit, int t)
-{
-    const cu_kvq &q = p.kv;
-    place at = { unit / q.groups / 2, unit / q.groups % 2, unit % q.groups, 0, -1, 0 };
-    at.n = min(q.head_dim - at.g * GROUP_COLUMNS, GROUP_COLUMNS);
-    if (at.head < q.n_kv_heads) {
-        at.seq = p.rows[t].seq;
-        at.pos = p.rows[t].pos;
-    }
-    return at;
-}
-
 /* The group x of row t to its page. base: the page's first key there, if this is a key; all zero where one of it is not finite. */
-static __device__ __forceinline__ void store_group(const cu_kvq_store &p, const place &at, int t,
-                                                   const part &to, const float x[2],
-                                                   uint16_t base[2], int lane)
+static __device__ __forceinline__ void store_group(const cu_kvq &q, uint32_t *flags,
+                                                   const place &at, int t, const part &to,
+                                                   const float x[2], uint16_t base[2], int lane)
 {
-    const cu_kvq &q = p.kv;
     int j = at.pos % CU_PAGE, g = at.g, top = q.is_8bit ? 255 : 15;
     bool ok = true, is_relative = false,
          is_odd = (base[0] & 0x7C00) == 0x7C00 || (base[1] & 0x7C00) == 0x7C00;
@@ -169,7 +156,7 @@ static __device__ __forceinline__ void store_group(const cu_kvq_store &p, const 
         scale = bias = 0;
         is_relative = false;
         if (lane == 0)
-            p.flags[t] = 1;
+            flags[t] = 1;
     }
     float inv = 1.0f / from_f16(scale), b = from_f16(bias);
     uint32_t code[2];
@@ -193,9 +180,12 @@ static __device__ __forceinline__ void store_group(const cu_kvq_store &p, const 
 static __global__ void __launch_bounds__(CU_KVQ_WARPS *CU_WARP) k_kvq_store(cu_kvq_store p)
 {
     cu_wait_before();
-    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y;
-    place at = place_of(p, (int)blockIdx.x * CU_KVQ_WARPS + (int)threadIdx.x / CU_WARP, t);
-    if (at.seq < 0)
+    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y, groups = p.kv.groups;
+    int unit = (int)blockIdx.x * CU_KVQ_WARPS + (int)threadIdx.x / CU_WARP;
+    place at = { unit / groups / 2, unit / groups % 2, unit % groups, 0,
+                 p.rows[t].seq,     p.rows[t].pos };
+    at.n = min(p.kv.head_dim - at.g * GROUP_COLUMNS, GROUP_COLUMNS);
+    if (at.head >= p.kv.n_kv_heads || at.seq < 0)
         return;
     cu_seq s = p.seqs[at.seq];
     part to = part_of(p.kv, p.pages[s.pages + at.pos / CU_PAGE], at.head, at.v);
@@ -214,7 +204,7 @@ static __global__ void __launch_bounds__(CU_KVQ_WARPS *CU_WARP) k_kvq_store(cu_k
             base[i] = first >= s.pos0 ? to_f16(first_row[c])
                                       : to.base[at.g * GROUP_COLUMNS + base_at(p.kv, c)];
     }
-    store_group(p, at, t, to, x, base, lane);
+    store_group(p.kv, p.flags, at, t, to, x, base, lane);
 }
 
 extern "C" int cu_launch_kvq_store(const cu_kvq_store *p, cu_stream s)
@@ -232,17 +222,20 @@ static __device__ __forceinline__ float turned_at(const cu_rope &p, const float 
     return pair_at(p, k).x == c ? y.x : y.y;
 }
 
-/* Blocks of groups of keys and values, as k_kvq_store has them; behind them blocks of pairs of queries. A block has all groups of its heads:
- * their keys are read before the turned ones are written. */
+/* Blocks of groups of keys and values, as k_kvq_store has them, of whole units; behind them blocks of pairs of queries. A block has all groups
+ * of its heads: their keys are read before the turned ones are written. What is known of the shape keeps it short: it runs once. */
+template <bool IS_8BIT>
 static __global__ void __launch_bounds__(CU_KVQ_WARPS *CU_WARP)
     k_rope_kvq_store(const __grid_constant__ cu_rope_kvq_store p)
 {
     cu_start_next();
     const cu_kvq_store &kv = p.kv;
-    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y;
+    cu_kvq q = kv.kv;
+    q.is_8bit = IS_8BIT;
+    q.is_whole = 1;
+    int lane = (int)threadIdx.x % CU_WARP, t = (int)blockIdx.y, shift = q.groups / 2;
     int unit = (int)blockIdx.x * CU_KVQ_WARPS + (int)threadIdx.x / CU_WARP;
-    int n_units =
-        (kv.kv.n_kv_heads * 2 * kv.kv.groups + CU_KVQ_WARPS - 1) / CU_KVQ_WARPS * CU_KVQ_WARPS;
+    int n_units = (q.n_kv_heads * 2 * q.groups + CU_KVQ_WARPS - 1) / CU_KVQ_WARPS * CU_KVQ_WARPS;
     if (unit >= n_units) {
         int i = (unit - n_units) * CU_WARP + lane;
         int2 c;
@@ -251,32 +244,34 @@ static __global__ void __launch_bounds__(CU_KVQ_WARPS *CU_WARP)
             (void)turn(p.q, p.q.x, t, i, &c);
         return;
     }
-    place at = place_of(kv, unit, t);
+    place at = { unit >> shift >> 1, unit >> shift & 1, unit & (q.groups - 1),
+                 GROUP_COLUMNS,      kv.rows[t].seq,    kv.rows[t].pos };
+    bool is_head = at.head < q.n_kv_heads, is_stored = is_head && at.seq >= 0;
     part to = {};
-    if (at.seq >= 0)
-        to = part_of(kv.kv, kv.pages[kv.seqs[at.seq].pages + at.pos / CU_PAGE], at.head, at.v);
-    cu_grid_wait();
-    bool is_head = at.head < kv.kv.n_kv_heads;
+    if (is_stored)
+        to = part_of(q, kv.pages[kv.seqs[at.seq].pages + at.pos / CU_PAGE], at.head, at.v);
     const cu_tensor &from = at.v ? kv.v : kv.k;
-    float *head = from.data + (int64_t)t * from.stride + at.head * kv.kv.head_dim;
+    float *head = from.data + (int64_t)t * from.stride + at.head * q.head_dim;
     float x[2] = { 0, 0 };
     uint16_t base[2] = { 0, 0 };
-    for (int i = 0; i < 2; i++) {
-        int c = at.g * GROUP_COLUMNS + lane + 32 * i;
-        if (!is_head || lane + 32 * i >= at.n)
-            continue;
-        x[i] = at.v ? head[c] : turned_at(p.q, head, t, c);
-        if (!at.v && at.seq >= 0)
-            base[i] = at.pos % CU_PAGE == 0
-                          ? to_f16(x[i])
-                          : to.base[at.g * GROUP_COLUMNS + base_at(kv.kv, lane + 32 * i)];
-    }
+    int c = at.g * GROUP_COLUMNS + lane;
+    if (is_stored && !at.v && at.pos % CU_PAGE) /* of an earlier step */
+        for (int i = 0; i < 2; i++)
+            base[i] = to.base[at.g * GROUP_COLUMNS + base_at(q, lane + 32 * i)];
+    cu_grid_wait();
+    if (is_head)
+        for (int i = 0; i < 2; i++)
+            x[i] = at.v ? head[c + 32 * i] : turned_at(p.q, head, t, c + 32 * i);
     __syncthreads();
-    for (int i = 0; i < 2; i++)
-        if (is_head && !at.v && lane + 32 * i < at.n)
-            head[at.g * GROUP_COLUMNS + lane + 32 * i] = x[i];
-    if (at.seq >= 0)
-        store_group(kv, at, t, to, x, base, lane);
+    if (is_head && !at.v)
+        for (int i = 0; i < 2; i++)
+            head[c + 32 * i] = x[i];
+    if (!is_stored)
+        return;
+    if (!at.v && at.pos % CU_PAGE == 0)
+        for (int i = 0; i < 2; i++)
+            base[i] = to_f16(x[i]);
+    store_group(q, kv.flags, at, t, to, x, base, lane);
 }
 
 extern "C" int cu_launch_rope_kvq_store(const cu_rope_kvq_store *p, cu_stream s)
@@ -284,8 +279,8 @@ extern "C" int cu_launch_rope_kvq_store(const cu_rope_kvq_store *p, cu_stream s)
     const int THREADS = CU_KVQ_WARPS * CU_WARP;
     unsigned blocks = cu_blocks(p->kv.kv.n_kv_heads * 2 * p->kv.kv.groups, CU_KVQ_WARPS) +
                       cu_blocks(p->q.x.cols / 2, THREADS);
-    return cu_launch(k_rope_kvq_store, dim3(blocks, (unsigned)p->q.x.rows), dim3((unsigned)THREADS),
-                     0, s, *p);
+    return cu_launch(p->kv.kv.is_8bit ? k_rope_kvq_store<true> : k_rope_kvq_store<false>,
+                     dim3(blocks, (unsigned)p->q.x.rows), dim3((unsigned)THREADS), 0, s, *p);
 }
 
 /* --- out of the pages --- */
