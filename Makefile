@@ -102,7 +102,7 @@ SUPPORT := $(B)/libsupport.a
 # Of V=neon what tests/check compares with; the rest needs more than kernels.
 SUPPORT_SRC := $(filter-out $(SUPPORT_MAINS),$(sort $(wildcard tests/support/$(if $(filter neon,$(V)),plain_)*.c)))
 # Programs made of a whole directory: tests/check (kernels against ref), tests/exact, tests/golden, tests/torture (schedules).
-SUITES := $(foreach d,check exact golden torture,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
+SUITES := $(foreach d,check exact golden sample torture,$(if $(wildcard tests/$(d)/*.c),$(B)/tests/$(d)/$(d)))
 # One program per fuzz target. V=fuzz: libFuzzer's main; elsewhere replay.c runs the files and folders that it is given.
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_BIN := $(FUZZ:%=$(B)/tests/fuzz/fuzz_%)
@@ -156,7 +156,7 @@ $(B)/tests/unit/%: $(B)/tests/unit/%.o $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
 .SECONDEXPANSION:
-$(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden $(B)/tests/torture/torture: \
+$(B)/tests/check/check $(B)/tests/exact/exact $(B)/tests/golden/golden $(B)/tests/sample/sample $(B)/tests/torture/torture: \
 		$$(patsubst %.c,$(B)/%.o,$$(sort $$(wildcard tests/$$(@F)/*.c))) $(SUPPORT) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

@@ -1,35 +1,7 @@
-#include "engine/sample.h"
 #include "base/dmath.h"
-#include "base/philox.h"
-#include "tensor/shortlist.h"
+#include "engine/sample_int.h"
 
-#include <float.h>
 #include <math.h>
-
-#define SAMPLE_SORT_MIN \
-    64 /* candidates sorted at a time, doubling: most draws end within the first lot */
-#define SAMPLE_SORT_MANY 512
-#define SAMPLE_BAND \
-    8.0f /* logits below the best that the first look takes in, then as many again, doubling */
-
-/* The candidates of one choice: keys in (logit descending, id ascending) order once sorted, that is ascending as integers.
- * A key is made when its logit's band is reached, from the best one down: most choices never look at the rest of the vocabulary. */
-struct cands {
-    const float *logits; /* [n_vocab]; NULL: the short list is all that is known */
-    const struct shortlist *list;
-    uint32_t list_floor; /* candidates of lower orders may be missing from the list */
-    bool
-        is_unknown; /* something was asked that the list does not say: what is chosen is no choice */
-    int32_t n_vocab;
-    uint64_t *keys; /* [n_held]; the first n_sorted are the least of all, in order */
-    uint64_t *tmp;  /* [n] scratch */
-    int32_t n;      /* candidates in all */
-    int32_t n_held, n_sorted;
-    float max;   /* greatest logit */
-    float floor; /* candidates of lower logits are not held yet */
-    float width; /* of the next band */
-    bool is_cut; /* some filter removed something: n is not every allowed id */
-};
 
 enum err_code sampler_init(struct sampler *s, int32_t n_vocab, struct err *err)
 {
@@ -177,8 +149,19 @@ int32_t sample_argmax(const float *logits, int32_t n_vocab)
     return best;
 }
 
-/* s->weights[i] = exp((logits[i] - max) / t); returns their sum, over four lanes (id mod 4) that are added as (0+1)+(2+3). */
-static double sample_weigh(const struct sampler *s, const float *logits, float max, float t)
+double sample_add(const struct sampler *s)
+{
+    double lane[4] = { 0 };
+    int32_t i = 0, n = s->n_vocab;
+    for (; i + 4 <= n; i += 4)
+        for (int j = 0; j < 4; j++)
+            lane[j] += (double)s->weights[i + j];
+    for (int j = 0; i < n; i++, j++)
+        lane[j] += (double)s->weights[i];
+    return (lane[0] + lane[1]) + (lane[2] + lane[3]);
+}
+
+double sample_weigh(const struct sampler *s, const float *logits, float max, float t)
 {
     float *weights = s->weights;
     int32_t n = s->n_vocab;
@@ -187,14 +170,7 @@ static double sample_weigh(const struct sampler *s, const float *logits, float m
     else
         for (int32_t i = 0; i < n; i++)
             weights[i] = dmath_expf((logits[i] - max) / t);
-    double lane[4] = { 0 };
-    int32_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < 4; j++)
-            lane[j] += (double)weights[i + j];
-    for (int j = 0; i < n; i++, j++)
-        lane[j] += (double)weights[i];
-    return (lane[0] + lane[1]) + (lane[2] + lane[3]);
+    return sample_add(s);
 }
 
 /* What the log-softmax of one position is made of. */
@@ -222,363 +198,6 @@ float sample_logprob(struct sampler *s, const float *logits, int32_t id)
     return sample_log(&m, logits[id]);
 }
 
-/* --- candidates in order --- */
-
-static float cand_logit(uint64_t key)
-{
-    return shortlist_logit(shortlist_key_order(key));
-}
-
-static int32_t cand_id(uint64_t key)
-{
-    return (int32_t)(uint32_t)key;
-}
-
-static float cand_weight(const struct cands *c, int32_t i)
-{
-    return dmath_expf(cand_logit(c->keys[i]) - c->max);
-}
-
-/* Many keys: by digits of 11 bits, the lowest first, leaving out those that all share (262,144 keys: 3.7 ms, by merging
- * 17; 512: 6 us and 16). n > 0. */
-static void cands_sort_many(uint64_t *keys, uint64_t *tmp, int32_t n)
-{
-    enum { BITS = 11, DIGITS = 6, VALUES = 1 << BITS };
-    uint64_t *from = keys, *to = tmp;
-    int32_t counts[DIGITS][VALUES];
-    memset(counts, 0, sizeof(counts));
-    for (int32_t i = 0; i < n; i++)
-        for (int d = 0; d < DIGITS; d++)
-            counts[d][keys[i] >> BITS * d & (VALUES - 1)]++;
-    for (int d = 0; d < DIGITS; d++) {
-        int32_t *at = counts[d], sum = 0;
-        if (at[keys[0] >> BITS * d & (VALUES - 1)] == n)
-            continue;
-        for (int v = 0; v < VALUES; v++) {
-            int32_t count = at[v];
-            at[v] = sum;
-            sum += count;
-        }
-        for (int32_t i = 0; i < n; i++)
-            to[at[from[i] >> BITS * d & (VALUES - 1)]++] = from[i];
-        uint64_t *swap = from;
-        from = to;
-        to = swap;
-    }
-    if (from != keys)
-        memcpy(keys, from, (size_t)n * sizeof(*keys));
-}
-
-/* Ascending; tmp [n]. Few: merge sort, from runs of 8 by insertion. */
-static void cands_sort_keys(uint64_t *keys, uint64_t *tmp, int32_t n)
-{
-    if (n >= SAMPLE_SORT_MANY) {
-        cands_sort_many(keys, tmp, n);
-        return;
-    }
-    for (int32_t a = 0; a < n; a += 8) {
-        int32_t b = a + 8 < n ? a + 8 : n;
-        for (int32_t i = a + 1; i < b; i++) {
-            uint64_t k = keys[i];
-            int32_t j = i;
-            for (; j > a && keys[j - 1] > k; j--)
-                keys[j] = keys[j - 1];
-            keys[j] = k;
-        }
-    }
-    for (int32_t width = 8; width < n; width *= 2) {
-        for (int32_t a = 0; a < n; a += 2 * width) {
-            int32_t mid = n - a > width ? a + width : n;
-            int32_t end = n - mid > width ? mid + width : n;
-            int32_t i = a, j = mid;
-            for (int32_t o = a; o < end; o++)
-                tmp[o] = j >= end || (i < mid && keys[i] <= keys[j]) ? keys[i++] : keys[j++];
-        }
-        memcpy(keys, tmp, (size_t)n * sizeof(*keys));
-    }
-}
-
-/* Make keys of all logits in [lo, hi). Whole blocks without one are passed over by vector code. */
-static void cands_hold_logits(struct cands *c, float lo, float hi)
-{
-    enum { BLOCK = 64 };
-    for (int32_t b = 0; b < c->n_vocab; b += BLOCK) {
-        const float *l = c->logits + b;
-        int32_t n = c->n_vocab - b < BLOCK ? c->n_vocab - b : BLOCK, any = 0;
-        for (int32_t i = 0; i < n; i++)
-            any |= (l[i] >= lo) & !(l[i] >= hi);
-        for (int32_t i = 0; any && i < n; i++)
-            if (l[i] >= lo && !(l[i] >= hi))
-                c->keys[c->n_held++] = shortlist_key(shortlist_order(l[i]), b + i);
-    }
-}
-
-/* Take those of the list. */
-static void cands_hold_listed(struct cands *c, float lo, float hi)
-{
-    for (int i = 0; i < SHORTLIST_PARTS; i++) {
-        const struct shortlist_part *p = &c->list->parts[i];
-        for (int32_t k = 0; k < p->n; k++) {
-            float logit = cand_logit(p->keys[k]);
-            if (logit >= lo && !(logit >= hi) && shortlist_key_order(p->keys[k]) >= c->list_floor)
-                c->keys[c->n_held++] = p->keys[k];
-        }
-    }
-}
-
-/* The next band: logits in [floor - width, floor). */
-static void cands_hold(struct cands *c)
-{
-    float hi = c->floor, lo = hi - c->width;
-    if (hi == INFINITY)
-        lo = c->max - c->width;
-    bool is_listed = c->list && c->list_floor > 0 && lo <= shortlist_logit(c->list_floor);
-    if (!(lo > -1e4f) || is_listed) /* so far below nothing is worth a band of its own */
-        lo = -FLT_MAX;
-    if (c->list)
-        cands_hold_listed(c, lo, hi);
-    else
-        cands_hold_logits(c, lo, hi);
-    c->floor = lo;
-    c->width *= 2;
-}
-
-/* Sort the next lot of those that are held, at least `want` in all where there are so many. The lot is found by a histogram of the
- * keys' top bits, so the cost is linear in their number with a small factor and no input is bad. */
-static void cands_sort_lot(struct cands *c, int32_t want)
-{
-    int32_t need = want - c->n_sorted;
-    if (need < c->n_sorted)
-        need = c->n_sorted;
-    if (need < SAMPLE_SORT_MIN)
-        need = SAMPLE_SORT_MIN;
-    uint64_t *keys = c->keys + c->n_sorted;
-    int32_t n = c->n_held - c->n_sorted, m = n;
-    if (need < n) {
-        int32_t histogram[4096] = { 0 };
-        for (int32_t i = 0; i < n; i++)
-            histogram[keys[i] >> 52]++;
-        uint64_t last = 0;
-        int32_t sum = histogram[0];
-        while (sum < need)
-            sum += histogram[++last];
-        m = 0;
-        for (int32_t i = 0; i < n; i++) {
-            if (keys[i] >> 52 > last)
-                continue;
-            uint64_t k = keys[i];
-            keys[i] = keys[m];
-            keys[m++] = k;
-        }
-    }
-    cands_sort_keys(keys, c->tmp, m);
-    c->n_sorted += m;
-}
-
-/* Make the first `want` candidates (or all) sorted. False: they are unknown. */
-static bool cands_sort(struct cands *c, int32_t want)
-{
-    if (want > c->n)
-        want = c->n;
-    while (c->n_sorted < want) {
-        while (c->n_held == c->n_sorted && c->floor > -FLT_MAX)
-            cands_hold(c);
-        if (c->n_held == c->n_sorted)
-            break;
-        cands_sort_lot(c, want);
-    }
-    c->is_unknown = c->is_unknown || (c->list && c->n_sorted < want);
-    return !c->is_unknown;
-}
-
-/* The first n are all that is left, in order. */
-static void cands_keep(struct cands *c, int32_t n)
-{
-    c->is_cut = c->is_cut || n < c->n;
-    c->n = c->n_held = c->n_sorted = n;
-}
-
-/* Keep the first n, which are sorted. */
-static void cands_cut(struct cands *c, int32_t n)
-{
-    BUG_ON(n < 1 || n > c->n);
-    if (n < c->n && cands_sort(c, n))
-        cands_keep(c, n);
-}
-
-/* Where a sum of weights lies. Of logits it is what it is, lo == hi; the one that a short list has of all weights was made in another order.
- * All that is done with sums (products, comparisons) is monotone: what both ends say, every sum between them says. */
-struct sample_sum {
-    double lo, hi;
-};
-
-static struct sample_sum sum_of(double sum)
-{
-    return (struct sample_sum){ sum, sum };
-}
-
-/* Is value >= share * sum? */
-static bool sum_is_reached(struct cands *c, double value, double share, struct sample_sum sum)
-{
-    bool is_reached = value >= share * sum.hi;
-    c->is_unknown = c->is_unknown || is_reached != (value >= share * sum.lo);
-    return is_reached;
-}
-
-/* --- filters: each takes the sum of the weights left and returns the new one --- */
-
-static struct sample_sum sample_top_p(struct cands *c, float top_p, struct sample_sum sum)
-{
-    if (top_p >= 1)
-        return sum;
-    double kept = 0;
-    for (int32_t i = 0; i < c->n && cands_sort(c, i + 1); i++) {
-        kept += (double)cand_weight(c, i);
-        if (sum_is_reached(c, kept, (double)top_p, sum)) {
-            cands_cut(c, i + 1);
-            return sum_of(kept);
-        }
-    }
-    return sum;
-}
-
-static struct sample_sum sample_min_p(struct cands *c, float min_p, struct sample_sum sum)
-{
-    if (min_p <= 0)
-        return sum;
-    double kept = 0;
-    for (int32_t i = 0; i < c->n && cands_sort(c, i + 1); i++) {
-        float w = cand_weight(c, i);
-        if (i > 0 && w < min_p) {
-            cands_cut(c, i);
-            return sum_of(kept);
-        }
-        kept += (double)w;
-    }
-    return sum;
-}
-
-/* Locally typical sampling (Meister et al. 2022): candidates by |surprise - entropy|, the least first, until typical_p is
- * reached; ties to the better logit. */
-static struct sample_sum sample_typical(struct cands *c, float typical_p, struct sample_sum sums,
-                                        uint64_t *alt)
-{
-    double sum = sums.lo;
-    if (typical_p >= 1)
-        return sums;
-    c->is_unknown = c->is_unknown || sums.lo < sums.hi;
-    if (!cands_sort(c, c->n))
-        return sums;
-    double log_sum = dmath_log(sum), entropy = 0;
-    for (int32_t i = 0; i < c->n; i++) {
-        double w = (double)cand_weight(c, i);
-        if (w > 0)
-            entropy -= w / sum * ((double)(cand_logit(c->keys[i]) - c->max) - log_sum);
-    }
-    for (int32_t i = 0; i < c->n; i++) {
-        double surprise = log_sum - (double)(cand_logit(c->keys[i]) - c->max);
-        float d = (float)(surprise > entropy ? surprise - entropy : entropy - surprise);
-        alt[i] = (uint64_t)dmath_f32_bits(d) << 32 | (uint32_t)i; /* d >= 0: its bits ascend */
-    }
-    cands_sort_keys(alt, c->tmp, c->n);
-    double kept = 0;
-    int32_t n = 0;
-    while (n < c->n && (n == 0 || kept < (double)typical_p * sum)) {
-        alt[n] = (uint32_t)alt[n];
-        kept += (double)cand_weight(c, (int32_t)alt[n++]);
-    }
-    cands_sort_keys(alt, c->tmp, n); /* back in rank order */
-    for (int32_t i = 0; i < n; i++)
-        c->keys[i] = c->keys[alt[i]];
-    cands_keep(c, n);
-    return sum_of(kept);
-}
-
-static bool sample_is_kept(const struct sample_context *ctx, int32_t id)
-{
-    for (int32_t i = 0; i < ctx->n_keep; i++)
-        if (ctx->keep[i] == id)
-            return true;
-    return false;
-}
-
-/* XTC ("exclude top choices", p-e-w 2024): with the given probability, of the candidates that reach the threshold all but the
- * least likely are removed; end ids and newlines never. */
-static void sample_xtc(struct cands *c, const struct sample_params *p,
-                       const struct sample_context *ctx, struct sample_sum sum)
-{
-    if (p->xtc_probability <= 0 || p->xtc_threshold > 0.5f)
-        return;
-    if (philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_XTC) >=
-        p->xtc_probability)
-        return;
-    int32_t n_over = 0;
-    while (n_over < c->n && cands_sort(c, n_over + 1) &&
-           sum_is_reached(c, (double)cand_weight(c, n_over), (double)p->xtc_threshold, sum))
-        n_over++;
-    if (n_over < 2)
-        return;
-    if (!cands_sort(c, c->n)) /* the rest moves up, so that the draw can go on in rank order */
-        return;
-    int32_t n = 0;
-    for (int32_t i = 0; i < c->n; i++)
-        if (i >= n_over - 1 || sample_is_kept(ctx, cand_id(c->keys[i])))
-            c->keys[n++] = c->keys[i];
-    cands_keep(c, n);
-}
-
-/* --- the choice --- */
-
-/* A sum of all logits' weights that was made in another order lies there (tensor/shortlist.h). */
-static struct sample_sum sum_listed(const struct cands *c, bool is_drawn)
-{
-    double sum = 0, error = c->n_vocab * 0x1p-51;
-    for (int i = 0; i < SHORTLIST_PARTS; i++)
-        sum += is_drawn ? c->list->parts[i].sum_t : c->list->parts[i].sum;
-    return (struct sample_sum){ sum * (1 - error), sum * (1 + error) };
-}
-
-/* Draw by the weights at temperature t: the first candidate in rank order at which the running sum passes u * total. */
-static int32_t sample_draw(struct sampler *s, struct cands *c, const struct sample_params *p,
-                           const struct sample_context *ctx)
-{
-    float t = p->temperature;
-    float max = c->is_cut ? cand_logit(c->keys[0]) : c->max;
-    double cut = 0;
-    for (int32_t i = 0; c->is_cut && i < c->n; i++)
-        cut += (double)dmath_expf((cand_logit(c->keys[i]) - max) / t);
-    struct sample_sum total = c->is_cut ? sum_of(cut)
-                              : c->list ? sum_listed(c, true)
-                                        : sum_of(sample_weigh(s, c->logits, max, t));
-    double u =
-        (double)philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_TOKEN);
-    double sum = 0;
-    int32_t last = 0; /* rounding may leave the target just above the last sum */
-    for (int32_t i = 0; i < c->n && cands_sort(c, i + 1); i++) {
-        float w = dmath_expf((cand_logit(c->keys[i]) - max) / t);
-        sum += (double)w;
-        if (w > 0)
-            last = i;
-        c->is_unknown = c->is_unknown || (sum > u * total.hi) != (sum > u * total.lo);
-        if (sum > u * total.hi)
-            return cand_id(c->keys[i]);
-    }
-    return cand_id(c->keys[last]);
-}
-
-static void cands_init(struct cands *c, struct sampler *s, const float *logits, float max)
-{
-    *c = (struct cands){ .logits = logits,
-                         .n_vocab = s->n_vocab,
-                         .keys = s->keys,
-                         .tmp = s->tmp,
-                         .max = max,
-                         .floor = INFINITY,
-                         .width = SAMPLE_BAND };
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        c->n += logits[i] != -INFINITY;
-}
-
 static bool sample_has_filters(const struct sample_params *p)
 {
     return p->top_p < 1 || p->min_p > 0 || p->typical_p < 1 || p->xtc_probability > 0;
@@ -597,27 +216,14 @@ static bool sample_adjust(struct sampler *s, float *logits, const struct sample_
     return p->n_bias > 0 || has_penalties || ctx->mask;
 }
 
-/* Filters and draw; sum: of all weights at temperature 1. The id counts if nothing was unknown. */
-static int32_t sample_choose(struct sampler *s, struct cands *c, struct sample_sum sum,
-                             const struct sample_params *p, const struct sample_context *ctx)
-{
-    sum = sample_top_p(c, p->top_p, sum);
-    sum = sample_min_p(c, p->min_p, sum);
-    sum = sample_typical(c, p->typical_p, sum, s->alt);
-    sample_xtc(c, p, ctx, sum);
-    if (p->top_k > 0 && p->top_k < c->n)
-        cands_cut(c, p->top_k);
-    return c->is_unknown ? -1 : sample_draw(s, c, p, ctx);
-}
-
 static void sample_capture(struct cands *c, const struct sample_softmax *m, int32_t n,
                            struct engine_token *out)
 {
     cands_sort(c, n);
     out->n_top = n < c->n ? n : c->n;
     for (int32_t i = 0; i < out->n_top; i++) {
-        out->top[i].id = cand_id(c->keys[i]);
-        out->top[i].logprob = sample_log(m, cand_logit(c->keys[i]));
+        out->top[i].id = cands_key_id(c->keys[i]);
+        out->top[i].logprob = sample_log(m, cands_key_logit(c->keys[i]));
     }
 }
 
@@ -630,7 +236,8 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
     enum err_code code = sample_scan(s, logits, &best, err);
     if (code)
         return code;
-    if (sample_adjust(s, logits, p, ctx))
+    bool is_adjusted = sample_adjust(s, logits, p, ctx);
+    if (is_adjusted)
         best = sample_best(s, logits, &finite);
     float max = logits[best];
     if (max == -INFINITY)
@@ -646,14 +253,19 @@ enum err_code sample_token(struct sampler *s, float *logits, const struct sample
         return ERR_OK;
 
     struct cands c;
-    cands_init(&c, s, logits, max);
     struct sample_softmax m = { 0 };
+    cands_init(&c, s, logits, max, is_adjusted);
     if (p->n_logprobs >= 0 || sample_has_filters(p))
         m = sample_softmax_of(s, logits, max);
     if (p->n_logprobs >= 0)
         sample_capture(&c, &m, p->n_logprobs, out);
+    c.is_summed = true;
     if (!is_chosen)
         out->id = sample_choose(s, &c, sum_of(m.sum), p, ctx);
+    if (c.is_unknown) { /* sums left it open: all in order, then */
+        cands_init(&c, s, logits, max, is_adjusted);
+        out->id = sample_choose(s, &c, sum_of(m.sum), p, ctx);
+    }
     if (p->n_logprobs >= 0)
         out->logprob = sample_log(&m, logits[out->id]);
     return ERR_OK;
@@ -671,21 +283,12 @@ bool sample_short(struct sampler *s, const struct shortlist *list, const struct 
                   const struct sample_context *ctx, struct engine_token *out)
 {
     BUG_ON(!sample_may_be_short(p) || ctx->mask || ctx->forced);
-    struct cands c = { .list = list,
-                       .n_vocab = s->n_vocab,
-                       .keys = s->keys,
-                       .tmp = s->tmp,
-                       .n = s->n_vocab,
-                       .max = list->parts[0].max,
-                       .floor = INFINITY,
-                       .width = SAMPLE_BAND };
-    for (int i = 0; i < SHORTLIST_PARTS; i++) {
+    struct cands c;
+    for (int i = 0; i < SHORTLIST_PARTS; i++)
         if (list->parts[i].n < 0)
             return false;
-        if (list->parts[i].floor > c.list_floor)
-            c.list_floor = list->parts[i].floor;
-    }
-    out->id = sample_choose(s, &c, sum_listed(&c, false), p, ctx);
+    cands_init_list(&c, s, list);
+    out->id = sample_choose(s, &c, sample_sum_listed(&c, false), p, ctx);
     out->n_top = 0;
     out->logprob = 0;
     return !c.is_unknown;
@@ -714,7 +317,7 @@ enum err_code sample_score(struct sampler *s, const float *logits, int32_t id, i
     out->n_top = 0;
     if (n_top > 0) {
         struct cands c;
-        cands_init(&c, s, logits, m.max);
+        cands_init(&c, s, logits, m.max, true);
         sample_capture(&c, &m, n_top, out);
     }
     return ERR_OK;

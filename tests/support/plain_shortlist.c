@@ -13,20 +13,20 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Is the column of the part? */
-static int is_of(int32_t i, int part)
+/* The column of a part behind column i; its first is part * SHORTLIST_RUN. */
+static int32_t part_next(int32_t i)
 {
-    return i / SHORTLIST_RUN % SHORTLIST_PARTS == part;
+    return i % SHORTLIST_RUN < SHORTLIST_RUN - 1 ? i + 1
+                                                 : i + 1 + (SHORTLIST_PARTS - 1) * SHORTLIST_RUN;
 }
 
 /* The part's weights at temperature t: each of 256 threads its columns ascending, a tree over 32 threads, the eights in order. */
 static double part_sum(const float *x, int32_t n, int part, float max, float t)
 {
     double sum[WARPS][LANES] = { 0 }, all = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (is_of(i, part))
-            sum[i / (SHORTLIST_RUN * SHORTLIST_PARTS) % WARPS][i % LANES] +=
-                (double)dmath_expf((x[i] - max) / t);
+    for (int32_t i = part * SHORTLIST_RUN; i < n; i = part_next(i))
+        sum[i / (SHORTLIST_RUN * SHORTLIST_PARTS) % WARPS][i % LANES] +=
+            (double)dmath_expf((x[i] - max) / t);
     for (int w = 0; w < WARPS; w++) {
         for (int half = LANES / 2; half; half /= 2)
             for (int l = 0; l < half; l++)
@@ -39,8 +39,8 @@ static double part_sum(const float *x, int32_t n, int part, float max, float t)
 static int part_count(const float *x, int32_t n, int part, uint32_t floor)
 {
     int count = 0;
-    for (int32_t i = 0; i < n; i++)
-        count += is_of(i, part) && shortlist_order(x[i]) >= floor;
+    for (int32_t i = part * SHORTLIST_RUN; i < n; i = part_next(i))
+        count += shortlist_order(x[i]) >= floor;
     return count;
 }
 
@@ -80,8 +80,8 @@ void plain_shortlist(struct shortlist *out, const float *x, int32_t n, float t)
         p->sum = part_sum(x, n, part, p->max, 1);
         p->sum_t = part_sum(x, n, part, p->max, t);
         p->floor = part_floor(x, n, part, p->max);
-        for (int32_t i = 0; i < n; i++)
-            if (is_of(i, part) && shortlist_order(x[i]) >= p->floor)
+        for (int32_t i = part * SHORTLIST_RUN; i < n; i = part_next(i))
+            if (shortlist_order(x[i]) >= p->floor)
                 p->keys[p->n++] = shortlist_key(shortlist_order(x[i]), i);
     }
     plain_shortlist_sort(out);
