@@ -18,14 +18,16 @@
 #define CUDA_ARENA_BYTES  ((size_t)8 << 20)
 #define CUDA_PAGES_BYTES  ((size_t)16 << 20)
 #define CUDA_PARTIAL      ((size_t)96 << 20) /* bytes of partial sums, of products or attention */
-#define CUDA_GRAPHS       64
-#define CUDA_GRAPH_BYTES  ((size_t)512 << 10) /* of commands of a graph; longer lists have none */
-#define CUDA_FUSED        2                   /* commands that a rule of fuse.c looks at */
-#define CUDA_PLANS        4
-#define CUDA_OUT_BYTES    ((size_t)BACKEND_ROWS_MAX * (sizeof(uint32_t) + CU_BEST * sizeof(uint64_t)))
-#define CUDA_LISTS_BYTES  (BACKEND_SHORTLISTS_MAX * sizeof(struct shortlist))
-#define CUDA_TABLES       2
-#define CUDA_TABLE_BYTES  ((size_t)4 << 20) /* of each at load: 2,048 rows of 256 rotated numbers */
+/* A decoding step of 1 to 64 rows has 64 lists, more by the lengths of few rows. Commands: 58 KiB of them for a step of 32 layers. */
+#define CUDA_GRAPHS      128
+#define CUDA_GRAPH_BYTES ((size_t)32 << 20)
+#define CUDA_SEEN        4096
+#define CUDA_FUSED       2 /* commands that a rule of fuse.c looks at */
+#define CUDA_PLANS       4
+#define CUDA_OUT_BYTES   ((size_t)BACKEND_ROWS_MAX * (sizeof(uint32_t) + CU_BEST * sizeof(uint64_t)))
+#define CUDA_LISTS_BYTES (BACKEND_SHORTLISTS_MAX * sizeof(struct shortlist))
+#define CUDA_TABLES      2
+#define CUDA_TABLE_BYTES ((size_t)4 << 20) /* of each at load: 2,048 rows of 256 rotated numbers */
 
 struct weight {
     struct weight_shape shape;
@@ -69,10 +71,10 @@ enum cuda_op {
 };
 
 struct cuda_graph {
-    uint64_t hash, age;
+    uint64_t hash;
     size_t n;      /* bytes of commands; 0 = free */
-    uint8_t *cmds; /* [CUDA_GRAPH_BYTES] */
-    void *exec;    /* NULL: seen once */
+    uint8_t *cmds; /* of the state's graph_cmds */
+    void *exec;    /* NULL: there was no memory for it */
     int next;      /* the one that was run after it: looked at first */
 };
 
@@ -119,9 +121,13 @@ struct cuda_state {
     size_t n_cmds;
     size_t last[CUDA_FUSED]; /* where the last ones begin, the latest first; SIZE_MAX: none */
     struct cuda_graph graphs[CUDA_GRAPHS];
+    /* Commands of graphs, one behind the other; where there is no more room, from the start again in the place of the oldest. */
     uint8_t *graph_cmds;
-    uint64_t next_age;
-    int graph_i; /* the one that was run last */
+    size_t graph_at; /* end of the latest ones */
+    int graph_next;  /* the oldest graph */
+    uint64_t
+        seen[CUDA_SEEN]; /* hashes of lists that have no graph yet, at their rest by CUDA_SEEN */
+    int graph_i;         /* the one that was run last */
     /* host arrays of the recorded commands: pinned memory and its image on the device. Page numbers grow downwards from there, so that the
      * arrays stand where they stood in the last step and one copy takes both. */
     uint8_t *arena, *dev_arena;

@@ -103,11 +103,9 @@ enum err_code cuda_record_init(struct cuda_state *st, struct err *err)
 {
     forget_last(st);
     st->cmds = mem_try(MEM_CAT_SCRATCH, CUDA_COMMANDS_MAX);
-    st->graph_cmds = mem_try_big(MEM_CAT_SCRATCH, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
+    st->graph_cmds = mem_try_big(MEM_CAT_SCRATCH, CUDA_GRAPH_BYTES);
     st->row_views = mem_try_array(MEM_CAT_SCRATCH, BACKEND_ROWS_MAX + 1, sizeof(*st->row_views));
     bool ok = st->cmds && st->graph_cmds && st->row_views;
-    for (int i = 0; i < CUDA_GRAPHS && ok; i++)
-        st->graphs[i].cmds = st->graph_cmds + i * CUDA_GRAPH_BYTES;
     for (int i = 0; i < CUDA_PLANS; i++) {
         st->plans[i].copy =
             mem_try_array(MEM_CAT_SCRATCH, BACKEND_ROWS_MAX, sizeof(*st->plans[i].copy));
@@ -128,7 +126,7 @@ static void graph_drop(struct cuda_graph *g)
 {
     if (g->exec)
         (void)cudaGraphExecDestroy((cudaGraphExec_t)g->exec);
-    *g = (struct cuda_graph){ .cmds = g->cmds };
+    *g = (struct cuda_graph){ 0 };
 }
 
 void cuda_record_release(struct cuda_state *st)
@@ -139,7 +137,7 @@ void cuda_record_release(struct cuda_state *st)
         mem_free(MEM_CAT_SCRATCH, st->plans[i].copy);
     mem_free(MEM_CAT_SCRATCH, st->cmds);
     mem_free(MEM_CAT_SCRATCH, st->row_views);
-    mem_free_big(MEM_CAT_SCRATCH, st->graph_cmds, CUDA_GRAPHS * CUDA_GRAPH_BYTES);
+    mem_free_big(MEM_CAT_SCRATCH, st->graph_cmds, CUDA_GRAPH_BYTES);
     (void)cudaFreeHost(st->arrays);
     (void)cudaFreeHost(st->staging);
     cuda_give(st, MEM_CAT_SCRATCH, st->dev_arrays, ARRAYS_BYTES);
@@ -210,11 +208,10 @@ static bool graph_is(const struct cuda_state *st, const struct cuda_graph *g)
     return g->n == st->n_cmds && memcmp(g->cmds, st->cmds, g->n) == 0;
 }
 
-/* The entry of these commands, or the one that they take. Steps come in turns, so what followed the last one is looked at first. */
-static struct cuda_graph *graph_find(struct cuda_state *st, uint64_t *hash, bool *is_new)
+/* The graph of these commands, or NULL. Steps come in turns, so what followed the last one is looked at first. */
+static struct cuda_graph *graph_find(struct cuda_state *st, uint64_t *hash)
 {
-    struct cuda_graph *oldest = &st->graphs[0], *g = &st->graphs[st->graphs[st->graph_i].next];
-    *is_new = false;
+    struct cuda_graph *g = &st->graphs[st->graphs[st->graph_i].next];
     if (graph_is(st, g))
         return g;
     *hash = hash_of(st->cmds, st->n_cmds);
@@ -222,22 +219,40 @@ static struct cuda_graph *graph_find(struct cuda_state *st, uint64_t *hash, bool
         g = &st->graphs[i];
         if (g->hash == *hash && graph_is(st, g))
             return g;
-        if (g->age < oldest->age)
-            oldest = g;
     }
-    *is_new = true;
-    return oldest;
+    return NULL;
 }
 
-/* Remember commands that were run for the first time. */
-static void graph_note(struct cuda_state *st, struct cuda_graph *g, uint64_t hash)
+/* The graph that these commands get: the oldest one's place, and whatever stood where they are kept now. */
+static struct cuda_graph *graph_take(struct cuda_state *st, uint64_t hash)
 {
+    struct cuda_graph *g = &st->graphs[st->graph_next];
+    if (st->graph_at + st->n_cmds > CUDA_GRAPH_BYTES)
+        st->graph_at = 0;
+    uint8_t *at = st->graph_cmds + st->graph_at;
     graph_drop(g);
-    if (st->n_cmds > CUDA_GRAPH_BYTES)
-        return;
-    memcpy(g->cmds, st->cmds, st->n_cmds);
+    for (int i = 0; i < CUDA_GRAPHS; i++) {
+        struct cuda_graph *old = &st->graphs[i];
+        if (old->n > 0 && old->cmds < at + st->n_cmds && at < old->cmds + old->n)
+            graph_drop(old);
+    }
+    memcpy(at, st->cmds, st->n_cmds);
+    st->graph_at += st->n_cmds;
+    st->graph_next = (st->graph_next + 1) % CUDA_GRAPHS;
+    g->cmds = at;
     g->n = st->n_cmds;
     g->hash = hash;
+    return g;
+}
+
+/* Whether commands that have no graph come for the second time. A server that takes prompts makes many lists that never come again:
+ * they take no graph from those of its decoding. */
+static bool graph_is_due(struct cuda_state *st, uint64_t hash)
+{
+    uint64_t *seen = &st->seen[hash % CUDA_SEEN];
+    bool is_due = *seen == hash;
+    *seen = hash;
+    return is_due;
 }
 
 static void graph_capture(struct cuda_state *st, struct cuda_graph *g)
@@ -283,25 +298,26 @@ static void send(struct cuda_state *st)
     st->pages_sent = st->pages_used;
 }
 
-/* A list that comes again is a graph from then on. */
+/* A list that comes again is a graph from then on. The second time it is run as it is, too: a capture takes long, but not from a device
+ * that works meanwhile. */
 static void run_as_graph(struct cuda_state *st)
 {
-    bool is_new = true;
     uint64_t hash = 0;
-    struct cuda_graph *g = graph_find(st, &hash, &is_new);
-    if (is_new) {
-        run_commands(st);
-        graph_note(st, g, hash);
+    struct cuda_graph *g = graph_find(st, &hash);
+    if (g && g->exec) {
+        cuda_fault(st, "step",
+                   (int)cudaGraphLaunch((cudaGraphExec_t)g->exec, (cudaStream_t)st->stream));
     } else {
-        if (!g->exec)
+        run_commands(st);
+        if (!g && !st->has_failed && graph_is_due(st, hash)) {
+            g = graph_take(st, hash);
             graph_capture(st, g);
-        if (!st->has_failed && !g->exec)
-            run_commands(st);
-        else if (!st->has_failed)
-            cuda_fault(st, "step",
-                       (int)cudaGraphLaunch((cudaGraphExec_t)g->exec, (cudaStream_t)st->stream));
+            if (st->has_failed)
+                graph_drop(g);
+        }
     }
-    g->age = ++st->next_age;
+    if (!g)
+        return;
     st->graphs[st->graph_i].next = (int)(g - st->graphs);
     st->graph_i = (int)(g - st->graphs);
 }
