@@ -30,7 +30,6 @@
 #define GUARDED       64
 #define GUARDED_BYTES ((size_t)64 << 10)
 #define SM_COUNT      3
-#define SHARED_MAX    (227 * 1024)
 #define SHARED_PLAIN  (48 * 1024) /* more has to be asked for */
 #define ARCH_NONE     110         /* that kernels were not built for */
 
@@ -471,11 +470,26 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 /* --- kernels --- */
 
+/* Shared memory that a block may have (CUDA programming guide, compute capabilities). */
+static int shared_max()
+{
+    switch (setting("PLUMB_CUDASIM_ARCH", 90)) {
+    case 80:
+        return 163 * 1024;
+    case 86:
+    case 89:
+    case 120:
+        return 99 * 1024;
+    default:
+        return 227 * 1024;
+    }
+}
+
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attr, int value)
 {
     LOCKED;
     if (attr == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-        if (value > SHARED_MAX)
+        if (value > shared_max())
             return say(cudaErrorInvalidValue);
         shared_of[kernel] = value;
     }

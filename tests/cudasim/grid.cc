@@ -52,6 +52,7 @@ static block *open_block(const kernel *k)
         b->order[i] = in_order(i, n);
     b->copies_are_late = launches / 4 % 2;
     b->is_warp_ahead = launches / 8 % 2;
+    b->products_are_late = launches % 3 != 0;
     return b;
 }
 

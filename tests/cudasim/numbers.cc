@@ -154,13 +154,6 @@ void turned(uint32_t to[4], const void *row)
     meet_warp(TURN, &t, run_turn);
 }
 
-struct wgmma_arg {
-    float *c;
-    const uint32_t *a;
-    uint64_t b;
-    int n, keep;
-};
-
 /* Eight columns of B from `token` on: rows of 128 bytes in shared memory, whose 16-byte pieces are swizzled by the row's number. */
 static void read_b(row to[16], uint64_t operand, int token)
 {
@@ -175,7 +168,7 @@ static void read_b(row to[16], uint64_t operand, int token)
 /* Where a warp's threads have their sums of eight tokens: row r, token t of them. */
 static float &sum_at(void **args, int warp, int token, int r, int t)
 {
-    const wgmma_arg *m = (const wgmma_arg *)args[warp * 32 + r % 8 * 4 + t / 2];
+    const product *m = (const product *)args[warp * 32 + r % 8 * 4 + t / 2];
     return m->c[token / 2 + r / 8 * 2 + t % 2];
 }
 
@@ -183,9 +176,9 @@ static void run_wgmma(void **args, int n)
 {
     double a[4][16][16];
     row b[16], c[16];
-    const wgmma_arg *first = (const wgmma_arg *)args[0];
+    const product *first = (const product *)args[0];
     for (int l = 0; l < n; l++) {
-        const wgmma_arg *m = (const wgmma_arg *)args[l];
+        const product *m = (const product *)args[l];
         if (!m || n != 128 || m->b != first->b || m->keep != first->keep || m->n != first->n)
             fail("a product of a warpgroup whose threads do not agree");
         read_a(a[l / 32], true, m->a, l % 32);
@@ -204,8 +197,33 @@ static void run_wgmma(void **args, int n)
 
 void wgmma(int n, float *c, const uint32_t a[4], uint64_t b, int keep)
 {
-    wgmma_arg m = { c, a, b, n, keep != 0 };
-    meet_warps(WGMMA, &m, run_wgmma);
+    product m = { c, a, b, n, keep != 0 };
+    if (now->products_are_late)
+        now->fibers[now->self].products.push_back(m);
+    else
+        meet_warps(WGMMA, &m, run_wgmma);
+}
+
+/* The warpgroup's products, in the order in which they were begun. */
+static void end_products(void **args, int n)
+{
+    const fiber *first = (const fiber *)args[0];
+    void *parts[WARP * WARPS];
+    for (size_t i = 0; first && i < first->products.size(); i++) {
+        for (int l = 0; l < n; l++) {
+            fiber *f = (fiber *)args[l];
+            parts[l] = f && i < f->products.size() ? &f->products[i] : NULL;
+        }
+        run_wgmma(parts, n);
+    }
+    for (int l = 0; l < n; l++)
+        if (args[l])
+            ((fiber *)args[l])->products.clear();
+}
+
+void wgmma_wait()
+{
+    meet_warps(WGMMA_WAIT, &now->fibers[now->self], end_products);
 }
 
 } // namespace cudasim

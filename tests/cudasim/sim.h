@@ -46,6 +46,14 @@ struct bulk {
     uint64_t *bar;
 };
 
+/* A thread's part of a product of its warpgroup that is under way: its operands are read when it ends. */
+struct product {
+    float *c;
+    const uint32_t *a;
+    uint64_t b;
+    int n, keep;
+};
+
 struct fiber {
     void *sp;
     uint8_t *stack;
@@ -56,6 +64,7 @@ struct fiber {
     unsigned value;
     std::vector<copy> copies; /* under way, oldest first */
     int group;                /* of the next one */
+    std::vector<product> products;
 };
 
 /* A block that runs, or has begun and waits for the kernels before its own. */
@@ -73,6 +82,7 @@ struct block {
     bool may_read;        /* what the kernels before have written */
     bool is_warp_ahead;   /* a warp's threads go on together as far as they can */
     bool copies_are_late; /* copies land when they are waited for, not when they are begun */
+    bool products_are_late;
     std::vector<bulk> bulks;
     uint8_t *shared; /* [shared_bytes] */
     size_t shared_bytes;

@@ -78,6 +78,8 @@ static void fiber_main()
     __sanitizer_finish_switch_fiber(NULL, &now->stack, &now->stack_bytes);
 #endif
     now->k->body();
+    if (!now->fibers[now->self].products.empty())
+        fail("a thread has ended before its products");
     end_copies(&now->fibers[now->self]);
     now->fibers[now->self].is_over = true;
     now->left--;
@@ -108,6 +110,7 @@ static void make_fiber(fiber &f)
     f.is_over = false;
     f.ready = NULL;
     f.copies.clear();
+    f.products.clear();
     f.group = 0;
 }
 

@@ -88,6 +88,7 @@ void mma(bool is_bf16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1
 /* Four turned matrices of 8 x 8 halves; the lane's row of one of them. */
 void turned(uint32_t to[4], const void *row);
 void wgmma(int n, float *c, const uint32_t a[4], uint64_t b, int keep);
+void wgmma_wait();
 
 } // namespace cudasim
 

@@ -19,7 +19,7 @@ static inline void cu_wgmma_fence(void)
 
 static inline void cu_wgmma_wait(void)
 {
-    cudasim::meet_warps(cudasim::WGMMA_WAIT, NULL, NULL);
+    cudasim::wgmma_wait();
 }
 
 static inline void cu_wgmma_hold(float &)
