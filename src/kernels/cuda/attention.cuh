@@ -131,10 +131,9 @@ static __device__ __forceinline__ int64_t partial_at(const cu_attention &p, int 
     return (((int64_t)row * p.n_heads + head) * p.n_splits + split) * (p.kv.pad_dim + 4);
 }
 
-/* Four columns of a slot's query, d and what follows; a value that is not finite fails the row and is zero. */
+/* Four columns of a row's query in the cache's type; a value that is not finite fails the row and is zero. */
 template <bool IS_BF16>
-static __device__ __forceinline__ void put_q(const cu_attention &p, const slot &at, int d, float4 x,
-                                             uint16_t *row)
+static __device__ __forceinline__ uint2 finite_q(const cu_attention &p, int row, float4 x)
 {
     uint32_t v[2] = { cu_pack2<IS_BF16>(x.x, x.y), cu_pack2<IS_BF16>(x.z, x.w) };
     bool is_odd = false;
@@ -143,14 +142,32 @@ static __device__ __forceinline__ void put_q(const cu_attention &p, const slot &
         uint32_t odd = (cu_is_odd<IS_BF16>((uint16_t)v[i]) ? 0xFFFFu : 0) |
                        (cu_is_odd<IS_BF16>((uint16_t)(v[i] >> 16)) ? 0xFFFF0000u : 0);
         is_odd = is_odd || odd;
-        *(uint32_t *)(row + d / CU_UNIT * CU_UNIT + cu_lane_order(d % CU_UNIT + 2 * i)) =
-            v[i] & ~odd;
+        v[i] &= ~odd;
     }
     if (is_odd)
-        p.flags[at.row] = 1;
+        p.flags[row] = 1;
+    return make_uint2(v[0], v[1]);
 }
 
-/* Q of 16 slots to shared memory in the cache's type and the lanes' order: eight threads to a slot, four columns at a time. */
+/* ... to where it stands from column d on, in the lanes' order. */
+template <bool IS_BF16>
+static __device__ __forceinline__ void put_q(const cu_attention &p, const slot &at, int d, float4 x,
+                                             uint16_t *row)
+{
+    uint2 v = finite_q<IS_BF16>(p, at.row, x);
+    uint16_t *unit = row + d / CU_UNIT * CU_UNIT;
+    *(uint32_t *)(unit + cu_lane_order(d % CU_UNIT)) = v.x;
+    *(uint32_t *)(unit + cu_lane_order(d % CU_UNIT + 2)) = v.y;
+}
+
+/* Where column d (even) of slot r stands among the fragments of A: a lane's eight of each step of 16 columns in a row. */
+static __device__ __forceinline__ int fragment_at(int r, int d)
+{
+    int lane = r % 8 * 4 + d % 8 / 2, pair = d % 16 / 8 * 2 + r / 8;
+    return (d / 16 * CU_WARP + lane) * 8 + pair * 2;
+}
+
+/* Q of 16 slots to shared memory in the cache's type, as fragments of A: eight threads to a slot, four columns at a time. */
 template <bool IS_BF16>
 static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_seq &s, int g,
                                               int slot0, uint16_t *sq, int thread, int n_threads)
@@ -161,24 +178,22 @@ static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_se
     for (int r = thread / 8; r < CU_SLOTS; r += n_threads / 8) {
         slot at = slot_of(p, s, g, slot0 + r);
         const float *x = p.q.data + (int64_t)at.row * p.q.stride + at.head * dim;
-        uint16_t *row = sq + r * p.kv.pad_dim;
         bool is_in = at.row >= 0;
-        if (is_whole) {
 #pragma unroll 4
-            for (int d = c; d < p.kv.pad_dim; d += 32) {
-                float4 v = make_float4(0, 0, 0, 0);
+        for (int d = c; d < p.kv.pad_dim; d += 32) {
+            float4 v = make_float4(0, 0, 0, 0);
+            if (is_whole) {
                 if (is_in && d < dim)
                     v = __ldcg((const float4 *)(x + d));
-                put_q<IS_BF16>(p, at, d, v, row);
+            } else {
+                v.x = is_in && d < dim ? __ldcg(x + d) : 0;
+                v.y = is_in && d + 1 < dim ? __ldcg(x + d + 1) : 0;
+                v.z = is_in && d + 2 < dim ? __ldcg(x + d + 2) : 0;
+                v.w = is_in && d + 3 < dim ? __ldcg(x + d + 3) : 0;
             }
-            continue;
-        }
-#pragma unroll 1
-        for (int d = c; d < p.kv.pad_dim; d += 32) {
-            float v[4];
-            for (int i = 0; i < 4; i++)
-                v[i] = is_in && d + i < dim ? __ldcg(x + d + i) : 0;
-            put_q<IS_BF16>(p, at, d, make_float4(v[0], v[1], v[2], v[3]), row);
+            uint2 pairs = finite_q<IS_BF16>(p, at.row, v);
+            *(uint32_t *)(sq + fragment_at(r, d)) = pairs.x;
+            *(uint32_t *)(sq + fragment_at(r, d + 2)) = pairs.y;
         }
     }
 }

@@ -10,17 +10,16 @@
 template <int DIM>
 static __device__ __forceinline__ void load_page(uint8_t *to, const uint16_t *page, int thread)
 {
-    const uint8_t *from = (const uint8_t *)page;
-    const int K_PIECES = DIM / 8; /* of a position */
-    for (int i = thread; i < CU_PAGE * K_PIECES; i += WARPS * CU_WARP) {
-        int row = i / K_PIECES, c = i % K_PIECES;
-        copy_async(to + (row * K_PIECES + (c ^ (row & 7))) * 16, from + (int64_t)i * 16);
-    }
-    to += CU_PAGE * DIM * 2;
-    from += CU_PAGE * DIM * 2;
-    for (int i = thread; i < DIM * 8; i += WARPS * CU_WARP) {
-        int row = i / 8, c = i % 8;
-        copy_async(to + (row * 8 + (c ^ (row & 7))) * 16, from + (int64_t)i * 16);
+    /* All threads' pieces are a multiple of eight rows, of K and of V: what comes next to a thread is swizzled as its first one is. */
+    const int K_PIECES = DIM / 8, STRIDE = WARPS * CU_WARP * 16, HALF = CU_PAGE * DIM * 2;
+    const uint8_t *from = (const uint8_t *)page + thread * 16;
+    int row = thread / K_PIECES, v_row = thread / 8;
+    uint8_t *k = to + (row * K_PIECES + (thread % K_PIECES ^ (row & 7))) * 16;
+    uint8_t *v = to + HALF + (v_row * 8 + (thread % 8 ^ (v_row & 7))) * 16;
+#pragma unroll
+    for (int i = 0; i < HALF; i += STRIDE) {
+        copy_async(k + i, from + i);
+        copy_async(v + i, from + HALF + i);
     }
     cu_copy_group();
 }
@@ -82,13 +81,10 @@ static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attenti
 #pragma unroll
     for (int v = 0; v < DIM / CU_UNIT; v++) {
         uint32_t a[4][4];
-        const uint4 *lo = (const uint4 *)(sq + g * DIM + v * CU_UNIT + q * 16);
-        const uint4 *hi = (const uint4 *)(sq + (g + 8) * DIM + v * CU_UNIT + q * 16);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint4 x = lo[i], y = hi[i];
-            a[2 * i][0] = x.x, a[2 * i][2] = x.y, a[2 * i + 1][0] = x.z, a[2 * i + 1][2] = x.w;
-            a[2 * i][1] = y.x, a[2 * i][3] = y.y, a[2 * i + 1][1] = y.z, a[2 * i + 1][3] = y.w;
+        for (int j = 0; j < 4; j++) {
+            uint4 f = ((const uint4 *)sq)[(v * 4 + j) * CU_WARP + lane];
+            a[j][0] = f.x, a[j][1] = f.y, a[j][2] = f.z, a[j][3] = f.w;
         }
 #pragma unroll
         for (int n = 0; n < 8; n += AT_ONCE) {

@@ -12,7 +12,7 @@
 /* Rows of a product at a time: what the buffer of bf16 activations has room for. */
 #define CUDA_ROW_CHUNK 2048
 /* Extra rows in that buffer: a block of tokens reads past the last one. */
-#define CUDA_ROW_SLACK    128
+#define CUDA_ROW_SLACK    192
 #define CUDA_ALIGN(n)     (((n) + 15) & ~(size_t)15)
 #define CUDA_COMMANDS_MAX ((size_t)2 << 20) /* bytes */
 #define CUDA_ARENA_BYTES  ((size_t)8 << 20)

@@ -128,20 +128,26 @@ template <int FORMAT, int GROUP, int NT, bool HAS_GLU> struct feeder {
     }
 };
 
-/* Activations of a unit, of the rows that there are; x: where the lane's first row has them. */
+/* What a lane has of a stage: its pieces of the weights, and of the activations those of the rows that there are (others stay as they are,
+ * zero from the start). */
+template <int FORMAT, int GROUP, int NT, int UNITS> struct stage_regs {
+    cu_piece<FORMAT, GROUP> w[PIECES];
+    uint32_t x[UNITS][NT][8];
+};
+
+/* at: where the lane's first row has them. */
 template <int NT>
-static __device__ __forceinline__ void load_x(uint32_t b[NT][8], const uint16_t *x, int rows,
-                                              int lane)
+static __device__ __forceinline__ void load_x(uint32_t x[NT][8], const uint16_t *at,
+                                              const bool is_row[NT])
 {
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        uint4 v0 = make_uint4(0, 0, 0, 0), v1 = v0;
-        if (n * 8 + lane / 4 < rows) {
-            const uint4 *at = (const uint4 *)(x + n * 8 * CU_UNIT);
-            v0 = at[0], v1 = at[1];
-        }
-        b[n][0] = v0.x, b[n][1] = v0.y, b[n][2] = v0.z, b[n][3] = v0.w;
-        b[n][4] = v1.x, b[n][5] = v1.y, b[n][6] = v1.z, b[n][7] = v1.w;
+        if (!is_row[n])
+            continue;
+        const uint4 *from = (const uint4 *)(at + n * 8 * CU_UNIT);
+        uint4 v0 = from[0], v1 = from[1];
+        x[n][0] = v0.x, x[n][1] = v0.y, x[n][2] = v0.z, x[n][3] = v0.w;
+        x[n][4] = v1.x, x[n][5] = v1.y, x[n][6] = v1.z, x[n][7] = v1.w;
     }
 }
 
@@ -220,85 +226,128 @@ static __device__ __forceinline__ void read_stage(cu_piece<FORMAT, GROUP> w[PIEC
         cu_read_piece(w[k], at + k * shape::PIECE, at + k * shape::PIECE + shape::CODES, lane);
 }
 
+/* A warp's way through the stages of its segment, tile after tile. */
+template <int FORMAT, int GROUP, int NT, bool HAS_GLU> struct walk {
+    typedef ring_shape<FORMAT, GROUP, NT> shape;
+    typedef feeder<FORMAT, GROUP, NT, HAS_GLU> feed_type;
+    static const int STAGES = shape::STAGES, BYTES = shape::BYTES;
+    static const int TILES = feed_type::TILES, UNITS = feed_type::UNITS;
+    typedef stage_regs<FORMAT, GROUP, NT, UNITS> regs;
+
+    feed_type feed;
+    const uint8_t *ring;
+    uint32_t to, scales_at; /* where the lane's copies go: codes, and scales from there */
+    int stage, free_stage;  /* bytes from the ring's start on */
+    const uint16_t *x0, *x; /* of the segment, of the stage */
+    int64_t x_step;
+    bool is_row[NT];
+
+    /* Stages are filled as far as there is room. */
+    __device__ __forceinline__ void begin(const cu_linear &p, int n_tiles, uint8_t *smem, int u0,
+                                          int n, int lane)
+    {
+        const int L = shape::SCALES / 16 + !shape::SCALES;
+        int seg = (int)threadIdx.x / CU_WARP;
+        ring = smem + seg * (STAGES * BYTES);
+        to = cu_shared_at(ring) + lane * 16;
+        scales_at = lane / L * shape::PIECE + shape::CODES + lane % L * 16 - lane * 16;
+        stage = 0, free_stage = (STAGES - 1) * BYTES;
+        feed.i = (int)blockIdx.x;
+        feed.n = n;
+        feed.point(p, n_tiles, u0, lane);
+#pragma unroll 1
+        for (int i = 0; i < STAGES - 1; i++)
+            feed.feed(p, n_tiles, u0, to + i * BYTES, to + i * BYTES + scales_at, lane);
+        x_step = (int64_t)p.pad_rows * CU_UNIT;
+        x0 = x = p.x + u0 * x_step + lane / 4 * CU_UNIT + lane % 4 * 16;
+#pragma unroll
+        for (int k = 0; k < NT; k++)
+            is_row[k] = k * 8 + lane / 4 < p.rows;
+    }
+
+    /* The stage to registers, of as many units. */
+    __device__ __forceinline__ void read(regs &r, int units, int lane)
+    {
+#pragma unroll
+        for (int d = 0; d < UNITS; d++)
+            if (d < units)
+                load_x<NT>(r.x[d], x + d * x_step, is_row);
+        cu_copy_wait<STAGES - 2>();
+        __syncwarp(); /* what the others have copied is there, and all have read the stage that is free now */
+        read_stage<FORMAT, GROUP, NT>(r.w, ring + stage, lane);
+    }
+
+    /* Fill a stage, read the next one to `next` and make the products of what was read before; left: units from there to the segment's end. */
+    __device__ __forceinline__ void step(float acc[TILES][NT][4], const regs &now, regs &next,
+                                         const cu_linear &p, int n_tiles, int u0, int n, int left,
+                                         int lane)
+    {
+        feed.feed(p, n_tiles, u0, to + free_stage, to + free_stage + scales_at, lane);
+        free_stage = stage;
+        stage = stage + BYTES == STAGES * BYTES ? 0 : stage + BYTES;
+        x = left > UNITS ? x + UNITS * x_step : x0;
+        read(next, left > UNITS ? left - UNITS : n, lane);
+#pragma unroll
+        for (int k = 0; k < 4 * PIECES; k++) {
+            /* Tile by tile in each step of 16 columns, or one unit after the other. */
+            int piece = TILES > 1 ? k % PIECES : k / 4, j = TILES > 1 ? k / PIECES : k % 4;
+            if (TILES == 1 && piece == 1 && left == 1)
+                break;
+            uint32_t a[4];
+            cu_fragment_of(now.w[piece], j, a);
+#pragma unroll
+            for (int t = 0; t < NT; t++)
+                cu_mma<true>(acc[TILES > 1 ? piece : 0][t], a,
+                             now.x[TILES > 1 ? 0 : piece][t][2 * j],
+                             now.x[TILES > 1 ? 0 : piece][t][2 * j + 1]);
+        }
+    }
+};
+
 template <int FORMAT, int GROUP, int NT, bool HAS_GLU>
 static __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
     k_ring(const __grid_constant__ cu_linear p, int n_tiles)
 {
-    typedef ring_shape<FORMAT, GROUP, NT> shape;
-    typedef feeder<FORMAT, GROUP, NT, HAS_GLU> feed_type;
-    const int STAGES = shape::STAGES, BYTES = shape::BYTES, L = shape::SCALES / 16 + !shape::SCALES;
-    const int TILES = feed_type::TILES, UNITS = feed_type::UNITS;
+    typedef walk<FORMAT, GROUP, NT, HAS_GLU> walk_type;
+    const int TILES = walk_type::TILES, UNITS = walk_type::UNITS;
     CU_SHARED_ARRAY(uint8_t, smem, 128);
     __shared__ sums<NT, TILES> part;
     cu_start_next();
     int lane = (int)threadIdx.x % CU_WARP, seg = (int)threadIdx.x / CU_WARP;
-    uint8_t *ring = smem + seg * (STAGES * BYTES);
-    uint32_t to = cu_shared_at(ring) + lane * 16;
-    uint32_t scales_at = lane / L * shape::PIECE + shape::CODES + lane % L * 16 - lane * 16;
     int u0 = CU_SEG_FIRST(seg, p.w[0].units), n = CU_SEG_FIRST(seg + 1, p.w[0].units) - u0;
-    feed_type feed;
-    feed.i = (int)blockIdx.x;
-    feed.n = n;
-    feed.point(p, n_tiles, u0, lane);
-#pragma unroll 1
-    for (int i = 0; i < STAGES - 1; i++)
-        feed.feed(p, n_tiles, u0, to + i * BYTES, to + i * BYTES + scales_at, lane);
+    walk_type way;
+    way.begin(p, n_tiles, smem, u0, n, lane);
     cu_wait_before();
-    uint32_t b[UNITS][NT][8];
-    cu_piece<FORMAT, GROUP> w[PIECES];
-    int64_t x_step = (int64_t)p.pad_rows * CU_UNIT;
-    const uint16_t *x0 = p.x + u0 * x_step + lane / 4 * CU_UNIT + lane % 4 * 16, *x = x0;
-    int stage = 0, free_stage = (STAGES - 1) * BYTES;
-#pragma unroll
-    for (int d = 0; d < UNITS; d++)
-        load_x<NT>(b[d], x + d * x_step, d < n ? p.rows : 0, lane);
-    cu_copy_wait<STAGES - 2>();
-    __syncwarp();
-    read_stage<FORMAT, GROUP, NT>(w, ring, lane);
+    typename walk_type::regs r[2] = {};
+    way.read(r[0], n, lane);
+    float acc[TILES][NT][4] = {};
+    int left = n;
 #pragma unroll 1
-    for (int i = (int)blockIdx.x; i < n_tiles; i += (int)gridDim.x) {
-        float acc[TILES][NT][4] = {};
-#pragma unroll 1
-        for (int left = n; left > 0; left -= UNITS) {
-            cu_piece<FORMAT, GROUP> cur[PIECES] = { w[0], w[1] };
-            uint32_t c[UNITS][NT][8];
+    for (int i = (int)blockIdx.x; i < n_tiles;) {
 #pragma unroll
-            for (int k = 0; k < UNITS * NT * 8; k++)
-                c[k / (NT * 8)][k / 8 % NT][k % 8] = b[k / (NT * 8)][k / 8 % NT][k % 8];
-            /* The next stage is read and another one filled before this one's products. */
-            feed.feed(p, n_tiles, u0, to + free_stage, to + free_stage + scales_at, lane);
-            free_stage = stage;
-            stage = stage + BYTES == STAGES * BYTES ? 0 : stage + BYTES;
-            int next = left > UNITS ? left - UNITS : n;
-            x = left > UNITS ? x + UNITS * x_step : x0;
+        for (
+            int h = 0; h < 2;
+            h++) { /* stages take turns with the registers: moving them took a sixth of all instructions */
+            if (left > 0)
+                way.step(acc, r[h], r[1 - h], p, n_tiles, u0, n, left, lane);
+            left -= UNITS;
+            if (left > 0)
+                continue;
+            __syncthreads(); /* the sums before these are read */
+            put_sums<NT, TILES>(part, acc, seg, lane);
+            __syncthreads();
+            if (HAS_GLU)
+                finish_glu<NT, TILES>(p, part, i);
+            else
+                finish<NT, TILES>(p, part, locate<item<FORMAT, HAS_GLU>::STEP>(p, i));
+            i += (int)gridDim.x;
+            if (i >= n_tiles)
+                return;
+            left = n;
 #pragma unroll
-            for (int d = 0; d < UNITS; d++)
-                load_x<NT>(b[d], x + d * x_step, d < next ? p.rows : 0, lane);
-            cu_copy_wait<STAGES - 2>();
-            __syncwarp(); /* what the others have copied is there, and all have read the stage that is free now */
-            read_stage<FORMAT, GROUP, NT>(w, ring + stage, lane);
-#pragma unroll
-            for (int k = 0; k < 4 * PIECES; k++) {
-                /* Tile by tile in each step of 16 columns, or one unit after the other. */
-                int piece = TILES > 1 ? k % PIECES : k / 4, step = TILES > 1 ? k / PIECES : k % 4;
-                if (TILES == 1 && piece == 1 && left == 1)
-                    break;
-                uint32_t a[4];
-                cu_fragment_of(cur[piece], step, a);
-#pragma unroll
-                for (int t = 0; t < NT; t++)
-                    cu_mma<true>(acc[TILES > 1 ? piece : 0][t], a,
-                                 c[TILES > 1 ? 0 : piece][t][2 * step],
-                                 c[TILES > 1 ? 0 : piece][t][2 * step + 1]);
-            }
+            for (int k = 0; k < TILES * NT * 4; k++)
+                acc[k / (NT * 4)][k / 4 % NT][k % 4] = 0;
         }
-        __syncthreads(); /* the sums before these are read */
-        put_sums<NT, TILES>(part, acc, seg, lane);
-        __syncthreads();
-        if (HAS_GLU)
-            finish_glu<NT, TILES>(p, part, i);
-        else
-            finish<NT, TILES>(p, part, locate<feed_type::STEP>(p, i));
     }
 }
 

@@ -47,12 +47,18 @@ static bool is_split(const struct cuda_state *st, const struct cu_linear *c)
            columns * (size_t)c->rows * CU_SEGMENTS * sizeof(float) <= CUDA_PARTIAL;
 }
 
+/* Rings take up to 131 KiB of shared memory a block: compute capabilities before 9.0 and 12.0 have less (CUDA programming guide). */
+static bool has_ring(const struct cuda_state *st, int rows)
+{
+    return st->arch >= 90 && st->arch < 120 && rows <= CU_GEMV_ROWS;
+}
+
 static void add_linear(struct cuda_state *st, struct cu_linear *c)
 {
-    enum cuda_op op = st->is_plain                                ? CUDA_OP_LINEAR_PLAIN
-                      : is_tiled(st, c->rows)                     ? CUDA_OP_LINEAR_WGMMA
-                      : st->arch >= 90 && c->rows <= CU_GEMV_ROWS ? CUDA_OP_LINEAR_RING
-                                                                  : CUDA_OP_LINEAR;
+    enum cuda_op op = st->is_plain            ? CUDA_OP_LINEAR_PLAIN
+                      : is_tiled(st, c->rows) ? CUDA_OP_LINEAR_WGMMA
+                      : has_ring(st, c->rows) ? CUDA_OP_LINEAR_RING
+                                              : CUDA_OP_LINEAR;
     if (op == CUDA_OP_LINEAR_WGMMA && is_split(st, c))
         c->partial = st->partial;
     cuda_add(st, op, c, sizeof(*c));
