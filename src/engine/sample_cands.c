@@ -211,6 +211,25 @@ void cands_cut_behind(struct cands *c, uint64_t last)
         cands_keep(c, n);
 }
 
+void cands_drop(struct cands *c, int32_t n, const int32_t *keep, int32_t n_keep)
+{
+    int32_t n_kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t id = cands_key_id(c->keys[i]), k = 0;
+        while (k < n_keep && keep[k] != id)
+            k++;
+        if (k < n_keep)
+            c->keys[n_kept++] = c->keys[i];
+        else
+            c->dropped[c->n_dropped++] = id;
+    }
+    memmove(c->keys + n_kept, c->keys + n, (size_t)(c->n_held - n) * sizeof(*c->keys));
+    c->is_cut = c->is_cut || c->n_dropped > 0;
+    c->n -= c->n_dropped;
+    c->n_held -= c->n_dropped;
+    c->n_sorted -= c->n_dropped;
+}
+
 void cands_init(struct cands *c, struct sampler *s, const float *logits, float max, bool may_lack)
 {
     *c = (struct cands){ .logits = logits,
@@ -218,6 +237,7 @@ void cands_init(struct cands *c, struct sampler *s, const float *logits, float m
                          .keys = s->keys,
                          .tmp = s->tmp,
                          .alt = s->alt,
+                         .dropped = (int32_t *)s->alt,
                          .last = -FLT_MAX,
                          .last_id = INT32_MAX,
                          .n = may_lack ? 0 : s->n_vocab,
@@ -234,6 +254,7 @@ void cands_init_list(struct cands *c, struct sampler *s, const struct shortlist 
                          .keys = s->keys,
                          .tmp = s->tmp,
                          .alt = s->alt,
+                         .dropped = (int32_t *)s->alt,
                          .last = -FLT_MAX,
                          .last_id = INT32_MAX,
                          .n = s->n_vocab,

@@ -63,6 +63,8 @@ static struct sample_sum sample_add_left(struct sampler *s, const struct cands *
     int32_t last_id = c->last_id;
     for (int32_t i = 0; i < s->n_vocab; i++) /* cands_has, as vector code */
         w[i] = (c->logits[i] > last) | ((c->logits[i] == last) & (i <= last_id)) ? w[i] : 0;
+    for (int32_t i = 0; i < c->n_dropped; i++)
+        w[c->dropped[i]] = 0;
     return sum_in_any_order(sample_add(s), c->n_vocab, least);
 }
 
@@ -136,14 +138,6 @@ static struct sample_sum sample_typical(struct cands *c, float typical_p, struct
     return sum_of(kept);
 }
 
-static bool sample_is_kept(const struct sample_context *ctx, int32_t id)
-{
-    for (int32_t i = 0; i < ctx->n_keep; i++)
-        if (ctx->keep[i] == id)
-            return true;
-    return false;
-}
-
 /* XTC ("exclude top choices", p-e-w 2024): with the given probability, of the candidates that reach the threshold all but the
  * least likely are removed; end ids and newlines never. */
 static void sample_xtc(struct cands *c, const struct sample_params *p,
@@ -160,13 +154,9 @@ static void sample_xtc(struct cands *c, const struct sample_params *p,
         n_over++;
     if (n_over < 2)
         return;
-    if (!cands_sort(c, c->n)) /* the rest moves up, so that the draw can go on in rank order */
+    if (!c->is_summed && !cands_sort(c, c->n)) /* the draw needs the sum of all that is left */
         return;
-    int32_t n = 0;
-    for (int32_t i = 0; i < c->n; i++)
-        if (i >= n_over - 1 || sample_is_kept(ctx, cands_key_id(c->keys[i])))
-            c->keys[n++] = c->keys[i];
-    cands_keep(c, n);
+    cands_drop(c, n_over - 1, ctx->keep, ctx->n_keep);
 }
 
 /* --- the choice --- */
@@ -180,10 +170,11 @@ struct sample_sum sample_sum_listed(const struct cands *c, bool is_drawn)
 }
 
 /* The weights of what is left at temperature t, and their sum. */
-static struct sample_sum sample_weigh_left(struct sampler *s, const struct cands *c, float t)
+static struct sample_sum sample_weigh_left(struct sampler *s, const struct cands *c, float max,
+                                           float t)
 {
-    double sum = sample_weigh(s, c->logits, c->max, t);
-    return c->is_cut ? sample_add_left(s, c, dmath_expf((c->last - c->max) / t)) : sum_of(sum);
+    double sum = sample_weigh(s, c->logits, max, t);
+    return c->is_cut ? sample_add_left(s, c, dmath_expf((c->last - max) / t)) : sum_of(sum);
 }
 
 /* Draw by the weights at temperature t: the first candidate in rank order at which the running sum passes u * total. */
@@ -191,14 +182,14 @@ static int32_t sample_draw(struct sampler *s, struct cands *c, const struct samp
                            const struct sample_context *ctx)
 {
     float t = p->temperature;
-    bool is_keyed = c->is_cut && c->n_sorted == c->n; /* what is left may lack the best */
-    float max = is_keyed ? cands_key_logit(c->keys[0]) : c->max;
+    bool is_keyed = c->is_cut && c->n_sorted == c->n;
+    float max = c->n_sorted > 0 ? cands_key_logit(c->keys[0]) : c->max; /* the best may be gone */
     double cut = 0;
     for (int32_t i = 0; is_keyed && i < c->n; i++)
         cut += (double)dmath_expf((cands_key_logit(c->keys[i]) - max) / t);
     struct sample_sum total = is_keyed  ? sum_of(cut)
                               : c->list ? sample_sum_listed(c, true)
-                                        : sample_weigh_left(s, c, t);
+                                        : sample_weigh_left(s, c, max, t);
     double u =
         (double)philox_uniform(p->seed, (uint64_t)ctx->n_history, p->choice, SAMPLE_DRAW_TOKEN);
     struct sample_goal goal = { .target = { u * total.lo, u * total.hi }, .is_over = true };

@@ -24,7 +24,10 @@ struct cands {
     uint64_t *alt;   /* [n_vocab] scratch */
     float last;      /* of logits: the worst candidate's, and */
     int32_t last_id; /* the greatest id that has it and is one */
-    int32_t n;       /* candidates in all */
+    int32_t
+        *dropped; /* [n_dropped] ids that cands_drop has removed; stand in alt until sample_far */
+    int32_t n_dropped;
+    int32_t n; /* candidates in all */
     int32_t n_held, n_sorted;
     float max;   /* greatest logit */
     float floor; /* candidates of lower logits are not held yet */
@@ -42,7 +45,7 @@ static inline int32_t cands_key_id(uint64_t key)
     return (int32_t)(uint32_t)key;
 }
 
-/* Is the id a candidate? Of logits, while nothing but cands_cut_behind cuts. */
+/* Has cands_cut_behind left the id? Of logits. */
 static inline bool cands_has(const struct cands *c, int32_t id)
 {
     float v = c->logits[id];
@@ -67,6 +70,10 @@ void cands_cut(struct cands *c, int32_t n);
 
 /* Keep those up to this key, of which nothing needs to be sorted. Need: logits, with more candidates than are sorted. */
 void cands_cut_behind(struct cands *c, uint64_t last);
+
+/* Remove the first n, which are sorted, but for the ids `keep` [n_keep]; the rest moves up. Once; nothing but walks, cands_cut and sample_far
+ * may follow. */
+void cands_drop(struct cands *c, int32_t n, const int32_t *keep, int32_t n_keep);
 
 /* keys [n] ascending; tmp [n]. */
 void cands_sort_keys(uint64_t *keys, uint64_t *tmp, int32_t n);

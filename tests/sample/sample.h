@@ -10,6 +10,7 @@ struct sample_case {
     const char *name;
     float temperature, top_p, min_p;
     int32_t top_k;
+    float xtc_threshold; /* with a probability of a half; 0 = off */
 };
 extern const struct sample_case sample_cases[];
 extern const int sample_n_cases;

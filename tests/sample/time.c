@@ -8,13 +8,14 @@
 #include <time.h>
 
 const struct sample_case sample_cases[] = {
-    { "t 1", 1, 1, 0, 0 },
-    { "t 0.7", 0.7f, 1, 0, 0 },
-    { "t 1 top_p 0.95", 1, 0.95f, 0, 0 },
-    { "t 0.7 top_p 0.95", 0.7f, 0.95f, 0, 0 },
-    { "t 1 min_p 0.05", 1, 1, 0.05f, 0 },
-    { "t 0.7 min_p 0.05", 0.7f, 1, 0.05f, 0 },
-    { "t 1 top_k 40", 1, 1, 0, 40 },
+    { "t 1", 1, 1, 0, 0, 0 },
+    { "t 0.7", 0.7f, 1, 0, 0, 0 },
+    { "t 1 top_p 0.95", 1, 0.95f, 0, 0, 0 },
+    { "t 0.7 top_p 0.95", 0.7f, 0.95f, 0, 0, 0 },
+    { "t 1 min_p 0.05", 1, 1, 0.05f, 0, 0 },
+    { "t 0.7 min_p 0.05", 0.7f, 1, 0.05f, 0, 0 },
+    { "t 1 top_k 40", 1, 1, 0, 40, 0 },
+    { "t 1 xtc 0.5 0.1", 1, 1, 0, 0, 0.1f },
 };
 const int sample_n_cases = ARRAY_LEN(sample_cases);
 
@@ -25,7 +26,8 @@ struct sample_params sample_case_params(const struct sample_case *c, float tempe
                                    .min_p = c->min_p,
                                    .top_k = c->top_k,
                                    .typical_p = 1,
-                                   .xtc_threshold = 1,
+                                   .xtc_probability = c->xtc_threshold > 0 ? 0.5f : 0,
+                                   .xtc_threshold = c->xtc_threshold,
                                    .repetition_penalty = 1,
                                    .n_logprobs = -1 };
 }
