@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #define STEP_ROWS   512 /* tokens of a step of the prefill, on the host */
-#define ROW_CONTEXT 16  /* tokens in the cache of each sequence of a wide step */
 #define READ_PASSES 5   /* of memory in a round: 0.1 s */
 
 struct bench {
@@ -18,7 +17,7 @@ struct bench {
     int32_t row_seq[BENCH_ROWS_MAX];
     int32_t n_row_seqs;
     int32_t step_rows; /* of the prefill */
-    int32_t *ids;      /* [n_ctx] the fixed text */
+    int32_t *ids;      /* [n_ctx or BENCH_ROWS_MAX] the fixed text */
 };
 
 static int by_size(const void *a, const void *b)
@@ -134,10 +133,10 @@ static enum err_code bench_rows(struct bench *b, struct bench_round *out, struct
                                              sizeof(*us)); /* [rows][steps] */
     for (int32_t i = 0; i < b->n_row_seqs && !code; i++) {
         runner_rewind(b->runner, b->row_seq[i]);
-        code =
-            runner_reserve(b->runner, b->row_seq[i], ROW_CONTEXT + p->rows.n * p->row_steps, err);
+        code = runner_reserve(b->runner, b->row_seq[i], p->row_context + p->rows.n * p->row_steps,
+                              err);
         if (!code)
-            code = bench_feed(b, b->row_seq[i], 0, ROW_CONTEXT, err);
+            code = bench_feed(b, b->row_seq[i], 0, p->row_context, err);
     }
     for (int32_t step = 0; step < p->row_steps && !code; step++)
         for (int k = 0; k < p->rows.n && !code; k++)
@@ -204,7 +203,7 @@ enum err_code bench_new(struct load *l, const struct bench_plan *plan, struct be
     int64_t longest =
         list_max(&plan->depths) +
         (int64_t)(plan->prompt_tokens > plan->gen_tokens ? plan->prompt_tokens : plan->gen_tokens);
-    int64_t wide = plan->rows.n ? ROW_CONTEXT + (int64_t)plan->rows.n * plan->row_steps : 0;
+    int64_t wide = plan->rows.n ? plan->row_context + (int64_t)plan->rows.n * plan->row_steps : 0;
     struct runner_options ro = { .model = l->model,
                                  .n_ctx = (longest > wide ? longest : wide) + 1,
                                  .kv_bytes = l->o->kv_memory,
@@ -216,8 +215,9 @@ enum err_code bench_new(struct load *l, const struct bench_plan *plan, struct be
         ro.kv_bytes = load_kv_default();
     enum err_code code = runner_new(&ro, &b->runner, err);
     if (!code) {
-        b->ids = mem_alloc(MEM_CAT_BASE, (size_t)b->runner->n_ctx * sizeof(*b->ids));
-        for (int32_t i = 0; i < b->runner->n_ctx; i++)
+        int32_t n = b->runner->n_ctx > BENCH_ROWS_MAX ? b->runner->n_ctx : BENCH_ROWS_MAX;
+        b->ids = mem_alloc(MEM_CAT_BASE, (size_t)n * sizeof(*b->ids));
+        for (int32_t i = 0; i < n; i++)
             b->ids[i] = (int32_t)((int64_t)i * 7919 % (b->model->n_vocab * 9 / 10));
         code = bench_open_seqs(b, err);
     }

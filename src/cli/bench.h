@@ -20,6 +20,7 @@ struct bench_plan {
     struct bench_list depths;          /* tokens that are in the cache before */
     struct bench_list rows;            /* steps of so many sequences; may be empty */
     int32_t row_steps;                 /* steps of each kind in a round */
+    int32_t row_context;               /* tokens that each of these sequences has before */
     bool has_bandwidth;                /* read memory too */
 };
 

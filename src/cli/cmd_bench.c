@@ -13,7 +13,7 @@
 
 struct bench_options {
     struct load_options load;
-    int64_t prompt_tokens, gen_tokens, row_steps, repeat;
+    int64_t prompt_tokens, gen_tokens, row_steps, row_context, repeat;
     const char *depth, *rows;
     bool bandwidth, paced, json;
 };
@@ -24,6 +24,7 @@ static void bench_defaults(void *options)
     o->prompt_tokens = 512;
     o->gen_tokens = 64;
     o->row_steps = 16;
+    o->row_context = 16;
     o->repeat = 5;
     o->depth = "0";
 }
@@ -163,6 +164,7 @@ static int bench_run(void *options)
     struct bench_plan plan = { .prompt_tokens = (int32_t)o->prompt_tokens,
                                .gen_tokens = (int32_t)o->gen_tokens,
                                .row_steps = (int32_t)o->row_steps,
+                               .row_context = (int32_t)o->row_context,
                                .has_bandwidth = o->bandwidth };
     struct load l = { 0 };
     struct bench *b = NULL;
@@ -203,6 +205,8 @@ const struct cli_verb cmd_bench = {
               CLI_FLAG_STRING, offsetof(struct bench_options, rows), 0, 0 },
             { "row-steps", "N", "steps of each kind in a round; default 16", CLI_FLAG_INT,
               offsetof(struct bench_options, row_steps), 1, 1000 },
+            { "row-context", "N", "tokens in the cache of each of these sequences; default 16",
+              CLI_FLAG_INT, offsetof(struct bench_options, row_context), 1, 1 << 20 },
             { "bandwidth", NULL, "read memory too, and tell what share of its speed decoding has",
               CLI_FLAG_BOOL, offsetof(struct bench_options, bandwidth), 0, 0 },
             { "repeat", "N", "rounds of which the median is told; default 5", CLI_FLAG_INT,

@@ -168,6 +168,15 @@ def test_bench_times_wide_steps_and_the_memory():
     assert 90e6 < out["token_bytes"] <= out["weight_bytes"] < 110e6
 
 
+def test_bench_s_rows_have_the_context_that_is_asked_for():
+    args = ("bench", "--model", model("smollm2"), "--prompt-tokens", "0", "--gen-tokens", "0", "--rows", "64", "--row-steps", "1",
+            "--repeat", "1", "--json", "--row-context")
+    short, long = plumb(*args, "1"), plumb(*args, "1000")
+    assert short.returncode == long.returncode == 0, short.stderr + long.stderr
+    caches = [json.loads(r.stdout)["cache_bytes"] for r in (short, long)]
+    assert caches[0] * 10 < caches[1]
+
+
 def test_paced_bench_runs_a_round_for_each_line():
     r = plumb("bench", "--model", model("smollm2"), "--prompt-tokens", "8", "--gen-tokens", "2", "--paced", stdin=b"\n\n")
     assert r.returncode == 0, r.stderr
