@@ -1,11 +1,12 @@
 /* bench_steps.c - how long a device waits for the engine thread between two steps.
  *
- *   bench_steps [--device-us N] [--reader-us N] [--threads N] [--steps N] [ROWS ...]      from the repository's root
+ *   bench_steps [--device-us N] [--reader-us N] [--threads N] [--steps N] [--logits 1] [ROWS ...]      from the repository's root
  *
  * The real scheduler and engine on a tiny model, greedy answers, beside a CPU backend that acts as a device: a step is over N
  * microseconds (2000) after it began, whatever it computes, so that the host's threads have gone to sleep meanwhile as they do beside a
  * GPU. What is measured is from there to when the next step begins. A reader takes the events as the server's I/O thread does and
- * spends N microseconds (10) on each token. For each count of rows (1 8 64): median, 90th and 99th percentile in microseconds.
+ * spends N microseconds (10) on each token. --logits 1: the device tells no likeliest id, so that rows are sampled on threads. For each count
+ * of rows (1 8 64): median, 90th and 99th percentile in microseconds.
  *
  * On a loaded machine: chrt -f 1 bench_steps ..., and two builds in turns. */
 #include "sched/sched.h"
@@ -26,10 +27,10 @@
     16 /* steps at the beginning that are not looked at: prompts, and rows that come one by one */
 
 static struct {
-    int64_t device_us, reader_us, steps;
+    int64_t device_us, reader_us, steps, logits;
     int threads;
     int32_t rows;
-} config = { 2000, 10, 2000, 0, 0 };
+} config = { .device_us = 2000, .reader_us = 10, .steps = 2000 };
 
 /* --- the device --- */
 
@@ -104,7 +105,8 @@ static struct backend *device_wrap(struct backend *be)
     device.ops.begin = device_begin;
     device.ops.start = device_start;
     device.ops.wait = device_wait;
-    device.ops.best = device_best;
+    if (!config.logits)
+        device.ops.best = device_best;
     device.ops.attention = device_attention;
     device.ops.close = device_close;
     device.done_ns = now_ns();
@@ -232,6 +234,8 @@ int main(int argc, char **argv)
             config.device_us = n;
         else if (strcmp(argv[i], "--reader-us") == 0)
             config.reader_us = n;
+        else if (strcmp(argv[i], "--logits") == 0)
+            config.logits = n;
         else if (strcmp(argv[i], "--threads") == 0)
             config.threads = (int)n;
         else if (strcmp(argv[i], "--steps") == 0)

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,6 +63,33 @@ static void sleeping_workers_wake(void **state)
     (void)state;
     run_jobs(2, 600, 2000);
     run_jobs(4, 600, 500);
+}
+
+/* Each chunk waits for all of them: it takes as many threads. */
+static void meet(void *ctx, int64_t chunk, int thread)
+{
+    struct job *j = ctx;
+    __atomic_fetch_add(&j->count[0], 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&j->count[0], __ATOMIC_SEQ_CST) < j->n)
+        sched_yield();
+}
+
+/* A job of few chunks wakes only so many, and a larger one behind it finds all. */
+static void those_that_sleep_on_wake_for_a_larger_job(void **state)
+{
+    struct pool *p = NULL;
+    struct err err = { 0 };
+    (void)state;
+    assert_int_equal(pool_new(6, &p, &err), ERR_OK);
+    for (int i = 0; i < 60; i++) {
+        for (int64_t n = 2; n <= 6; n += i % 2 ? 1 : 4) {
+            struct job j = { .n = n };
+            pool_run(p, meet, &j, n);
+            assert_int_equal(j.count[0], n);
+        }
+        usleep(1000);
+    }
+    pool_free(p);
 }
 
 /* --- binding --- */
@@ -178,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_chunk_runs_once),
         cmocka_unit_test(sleeping_workers_wake),
+        cmocka_unit_test(those_that_sleep_on_wake_for_a_larger_job),
         cmocka_unit_test(cores_part_the_allowed_cpus),
         cmocka_unit_test(binding_only_where_it_does_no_harm),
         cmocka_unit_test(workers_are_bound_and_the_caller_is_not),

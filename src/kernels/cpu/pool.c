@@ -74,9 +74,10 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word, int n)
+/* How many it woke. */
+static long futex_wake(_Atomic uint32_t *word, int n)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+    return syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
 /* Take chunks of job `id` until none is left. */
@@ -148,8 +149,12 @@ void pool_run(struct pool *p, pool_fn *fn, void *ctx, int64_t n)
     atomic_store_explicit(&p->done_all, all, memory_order_relaxed);
     atomic_store_explicit(&p->ticket, (uint64_t)id << 32 | (uint32_t)n, memory_order_release);
     atomic_store_explicit(&p->wake, id, memory_order_seq_cst); /* before looking for sleepers */
-    if (atomic_load(&p->has_sleepers) && atomic_exchange(&p->has_sleepers, 0))
-        futex_wake(&p->wake, INT32_MAX);
+    if (atomic_load(&p->has_sleepers) && atomic_exchange(&p->has_sleepers, 0)) {
+        int others = p->n_threads - 1, n_wanted = n <= others ? (int)n - 1 : others;
+        long n_woken = futex_wake(&p->wake, n_wanted);
+        if (n_wanted < others && n_woken == n_wanted) /* some may sleep on */
+            atomic_store(&p->has_sleepers, 1);
+    }
     pool_work(p, id, 0);
     for (int i = 0; atomic_load_explicit(&p->done, memory_order_acquire) != all; i++) {
         if (i < SPIN_CALLER) {
