@@ -11,7 +11,7 @@
     32 /* of those held, in later lots: to sort them costs as much as to find them */
 #define SAMPLE_SORT_MANY 512
 #define SAMPLE_BAND \
-    8.0f /* logits below the best that the first look takes in; then half as many, doubling */
+    8.0f /* logits below the best that the first look takes in, then as many again, then doubling */
 
 /* Many keys: by digits of 11 bits, the lowest first, leaving out those that all share (262,144 keys: 3.7 ms, by merging
  * 17; 512: 6 us and 16). n > 0. */
@@ -127,7 +127,7 @@ static void cands_hold(struct cands *c)
     else
         cands_hold_logits(c, lo, hi);
     c->floor = lo;
-    c->width = hi == INFINITY ? SAMPLE_BAND / 2 : c->width * 2;
+    c->width = hi == INFINITY ? SAMPLE_BAND : c->width * 2;
 }
 
 /* Sort the next lot of those that are held, at least `want` in all where there are so many. The lot is found by a histogram of the
