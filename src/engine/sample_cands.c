@@ -230,35 +230,33 @@ void cands_drop(struct cands *c, int32_t n, const int32_t *keep, int32_t n_keep)
     c->n_sorted -= c->n_dropped;
 }
 
+/* Of all of the vocabulary; nothing is held. */
+static struct cands cands_of(struct sampler *s, float max)
+{
+    return (struct cands){ .n_vocab = s->n_vocab,
+                           .keys = s->keys,
+                           .tmp = s->tmp,
+                           .alt = s->alt,
+                           .dropped = (int32_t *)s->alt,
+                           .last = -FLT_MAX,
+                           .last_id = INT32_MAX,
+                           .n = s->n_vocab,
+                           .max = max };
+}
+
 void cands_init(struct cands *c, struct sampler *s, const float *logits, float max, bool may_lack)
 {
-    *c = (struct cands){ .logits = logits,
-                         .n_vocab = s->n_vocab,
-                         .keys = s->keys,
-                         .tmp = s->tmp,
-                         .alt = s->alt,
-                         .dropped = (int32_t *)s->alt,
-                         .last = -FLT_MAX,
-                         .last_id = INT32_MAX,
-                         .n = may_lack ? 0 : s->n_vocab,
-                         .max = max };
+    *c = cands_of(s, max);
+    c->logits = logits;
     for (int32_t i = 0; may_lack && i < s->n_vocab; i++)
-        c->n += logits[i] != -INFINITY;
+        c->n -= logits[i] == -INFINITY;
     cands_restart(c);
 }
 
 void cands_init_list(struct cands *c, struct sampler *s, const struct shortlist *list)
 {
-    *c = (struct cands){ .list = list,
-                         .n_vocab = s->n_vocab,
-                         .keys = s->keys,
-                         .tmp = s->tmp,
-                         .alt = s->alt,
-                         .dropped = (int32_t *)s->alt,
-                         .last = -FLT_MAX,
-                         .last_id = INT32_MAX,
-                         .n = s->n_vocab,
-                         .max = list->parts[0].max };
+    *c = cands_of(s, list->parts[0].max);
+    c->list = list;
     for (int i = 0; i < SHORTLIST_PARTS; i++)
         if (list->parts[i].floor > c->list_floor)
             c->list_floor = list->parts[i].floor;
