@@ -258,7 +258,7 @@ static bool row_choose(const struct engine_model *em, struct sampler *s, struct 
     return true;
 }
 
-/* Rows know nothing of one another, so they are sampled on all threads: 250 us a row of 152k tokens, at 16 rows 8 % of a step. But where
+/* Rows know nothing of one another, so they are sampled on all threads: about 100 us a row of 152k tokens (tests/sample). But where
  * a device computes, threads have gone to sleep by then, and waking them costs the caller more than a row that has no logits to look at,
  * which takes 0.2 us: with 15 asleep 8 greedy rows took 22 us from step to step in place of 10 (tests/support/bench_steps.c), and on two
  * processors at that, where no other one had to be called. */

@@ -98,19 +98,11 @@ static __global__ void __launch_bounds__(THREADS, UNITS <= 2 ? 2 : 1)
     }
 }
 
-int cu_attention_combine(const cu_attention *p, cu_stream s); /* attention_combine.cu */
-
 template <bool IS_BF16, int UNITS> static int narrow(const cu_attention *p, cu_stream s)
 {
-    void (*kernel)(cu_attention) =
-        p->softcap > 0 ? k_attention<IS_BF16, UNITS, true> : k_attention<IS_BF16, UNITS, false>;
-    int splits = p->n_splits ? p->n_splits : 1;
-    int e = cu_launch_big(kernel,
-                          dim3((unsigned)splits, (unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
-                          dim3(THREADS), sizeof(shared<UNITS>), s, *p);
-    if (e || !p->n_splits)
-        return e;
-    return cu_attention_combine(p, s);
+    return launch_narrow<UNITS>(p->softcap > 0 ? k_attention<IS_BF16, UNITS, true>
+                                               : k_attention<IS_BF16, UNITS, false>,
+                                p, s);
 }
 
 int cu_attention_wide(const cu_attention *p, cu_stream s); /* attention_wide.cu */

@@ -181,16 +181,9 @@ static __device__ __forceinline__ void load_q(const cu_attention &p, const cu_se
         bool is_in = at.row >= 0;
 #pragma unroll 4
         for (int d = c; d < p.kv.pad_dim; d += 32) {
-            float4 v = make_float4(0, 0, 0, 0);
-            if (is_whole) {
-                if (is_in && d < dim)
-                    v = __ldcg((const float4 *)(x + d));
-            } else {
-                v.x = is_in && d < dim ? __ldcg(x + d) : 0;
-                v.y = is_in && d + 1 < dim ? __ldcg(x + d + 1) : 0;
-                v.z = is_in && d + 2 < dim ? __ldcg(x + d + 2) : 0;
-                v.w = is_in && d + 3 < dim ? __ldcg(x + d + 3) : 0;
-            }
+            int left = is_in ? dim - d : 0;
+            float4 v =
+                is_whole ? cu_load_quad<true>(x + d, left) : cu_load_quad<false>(x + d, left);
             uint2 pairs = finite_q<IS_BF16>(p, at.row, v);
             *(uint32_t *)(sq + fragment_at(r, d)) = pairs.x;
             *(uint32_t *)(sq + fragment_at(r, d + 2)) = pairs.y;
@@ -215,6 +208,41 @@ static __device__ __forceinline__ void products(float c[N][4], const uint32_t a[
 #pragma unroll
     for (int n = 0; n < N; n++)
         cu_mma<IS_BF16>(c[n], a[3], y[n].z, y[n].w);
+}
+
+/* State of a warp's rows g and g + 8 over its NT * 8 columns of V. */
+template <int NT> struct state {
+    float m[2], l[4], o[NT][4];
+};
+
+template <int NT> static __device__ __forceinline__ void state_clear(state<NT> &st)
+{
+    st.m[0] = st.m[1] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        st.l[i] = 0;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            st.o[n][i] = 0;
+}
+
+/* A split onto those before it. */
+template <int NT>
+static __device__ __forceinline__ void total_add(state<NT> &total, const state<NT> &st)
+{
+    float a[2], b[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        merge_factors(total.m[i], st.m[i], a[i], b[i]);
+        total.l[2 * i] = fmaf(st.l[2 * i], b[i], total.l[2 * i] * a[i]);
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            total.o[n][i] = fmaf(st.o[n][i], b[i / 2], total.o[n][i] * a[i / 2]);
 }
 
 /* One value of the result; false: it is not finite. */

@@ -271,15 +271,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-int cu_attention_combine(const cu_attention *p, cu_stream s); /* attention_combine.cu */
-
 template <bool IS_8BIT, int UNITS> static int launch(const cu_attention *p, cu_stream s)
 {
-    unsigned splits = p->n_splits ? (unsigned)p->n_splits : 1;
-    int e = cu_launch_big(k_attention_kvq<IS_8BIT, UNITS>,
-                          dim3(splits, (unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
-                          dim3(THREADS), sizeof(shared<UNITS>), s, *p);
-    return e || !p->n_splits ? e : cu_attention_combine(p, s);
+    return launch_narrow<UNITS>(k_attention_kvq<IS_8BIT, UNITS>, p, s);
 }
 
 int cu_attention_kvq(const cu_attention *p, cu_stream s)

@@ -180,24 +180,6 @@ static __device__ __forceinline__ void weigh(uint4 f[2], const float c[TILES][4]
     }
 }
 
-/* State of a warp's rows g and g + 8 over its NT * 8 columns of V. */
-template <int NT> struct state {
-    float m[2], l[4], o[NT][4];
-};
-
-template <int NT> static __device__ __forceinline__ void state_clear(state<NT> &st)
-{
-    st.m[0] = st.m[1] = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        st.l[i] = 0;
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            st.o[n][i] = 0;
-}
-
 /* One block onto the state: its weights, its values, the factors of what is there. */
 template <bool IS_BF16, int NT>
 static __device__ __forceinline__ void add_page(state<NT> &st, const uint4 weights[4][CU_WARP],
@@ -233,22 +215,6 @@ static __device__ __forceinline__ void total_init(state<NT> &total, const cu_att
             total.m[i] = p.sinks[at[i].head];
             total.l[2 * i] = 1;
         }
-}
-
-template <int NT>
-static __device__ __forceinline__ void total_add(state<NT> &total, const state<NT> &st)
-{
-    float a[2], b[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        merge_factors(total.m[i], st.m[i], a[i], b[i]);
-        total.l[2 * i] = fmaf(st.l[2 * i], b[i], total.l[2 * i] * a[i]);
-    }
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            total.o[n][i] = fmaf(st.o[n][i], b[i / 2], total.o[n][i] * a[i / 2]);
 }
 
 template <int NT>
@@ -434,6 +400,18 @@ static __device__ __forceinline__ void add_split(state<UNITS> &st, shared<UNITS>
         add_page<IS_BF16, UNITS>(st, sh.weights[i], x, y, w[0].alpha[i], w[1].alpha[i], lane);
     }
     st.m[0] = w[0].m, st.m[1] = w[1].m;
+}
+
+int cu_attention_combine(const cu_attention *p, cu_stream s); /* attention_combine.cu */
+
+/* A block for each split, and what makes them one; or one for all of a tile's. */
+template <int UNITS>
+static int launch_narrow(void (*kernel)(cu_attention), const cu_attention *p, cu_stream s)
+{
+    unsigned splits = p->n_splits ? (unsigned)p->n_splits : 1;
+    int e = cu_launch_big(kernel, dim3(splits, (unsigned)p->kv.n_kv_heads, (unsigned)p->n_tiles),
+                          dim3(THREADS), sizeof(shared<UNITS>), s, *p);
+    return e || !p->n_splits ? e : cu_attention_combine(p, s);
 }
 
 #endif

@@ -43,23 +43,6 @@ static __device__ __forceinline__ int last_key(const cu_attention &p, const cu_s
     return p.window && p.window - 1 < end - pos ? pos + p.window - 1 : end;
 }
 
-template <int DIM> struct wide_state {
-    float m[2], l[4], o[DIM / 8][4];
-};
-
-template <int DIM> static __device__ __forceinline__ void clear(wide_state<DIM> &st)
-{
-    st.m[0] = st.m[1] = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        st.l[i] = 0;
-#pragma unroll
-    for (int n = 0; n < DIM / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            st.o[n][i] = 0;
-}
-
 static __device__ __forceinline__ bool is_between(const cu_attention &p, int pos, int last, int key)
 {
     return key <= last && (p.window == 0 || key > pos - p.window);
@@ -111,8 +94,8 @@ static __device__ __forceinline__ void scores_of(float c[8][4], const cu_attenti
 }
 
 template <bool IS_BF16, int DIM>
-static __device__ __forceinline__ void add_page(wide_state<DIM> &st, float c[8][4],
-                                                const uint8_t *v, int lane)
+static __device__ __forceinline__ void add_page(state<DIM / 8> &st, float c[8][4], const uint8_t *v,
+                                                int lane)
 {
     const uint32_t one = IS_BF16 ? 0x3F803F80u : 0x3C003C00u;
     int g = lane / 4, q = lane % 4;
@@ -158,23 +141,6 @@ static __device__ __forceinline__ void add_page(wide_state<DIM> &st, float c[8][
     }
 }
 
-template <int DIM>
-static __device__ __forceinline__ void merge(wide_state<DIM> &to, const wide_state<DIM> &st)
-{
-    float a[2], b[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        merge_factors(to.m[i], st.m[i], a[i], b[i]);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        to.l[i] = fmaf(st.l[i], b[i / 2], to.l[i] * a[i / 2]);
-#pragma unroll
-    for (int n = 0; n < DIM / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            to.o[n][i] = fmaf(st.o[n][i], b[i / 2], to.o[n][i] * a[i / 2]);
-}
-
 template <bool IS_BF16, int DIM, bool HAS_CAP, bool IS_BOTH>
 static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention p)
 {
@@ -200,9 +166,9 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
     int mine0 = first_page(p, s.pos0 + row_of(p, slot0));
     int pos0 = s.pos0 + row_of(p, slot0), pos1 = s.pos0 + row_of(p, warp_last);
     int mine1 = slot0 <= warp_last ? last_key<IS_BOTH>(p, s, pos1) / CU_PAGE : -1;
-    wide_state<DIM> st, total;
-    clear(total);
-    clear(st);
+    state<DIM / 8> st, total;
+    state_clear(total);
+    state_clear(st);
     for (int i = 0; i < 2; i++)
         if (p.sinks && at[i].row >= 0) {
             total.m[i] = p.sinks[at[i].head];
@@ -225,8 +191,8 @@ static __global__ void __launch_bounds__(WARPS *CU_WARP, 1) k_wide(cu_attention 
                                              pos, last, is_all, lane);
             add_page<IS_BF16, DIM>(st, c, k + CU_PAGE * DIM * 2, lane);
             if (page % 4 == 3 || page == mine1) {
-                merge(total, st);
-                clear(st);
+                total_add(total, st);
+                state_clear(st);
             }
         }
         __syncthreads();

@@ -106,6 +106,20 @@ static __device__ __forceinline__ void cu_put_bf16x2(const cu_quantise &q, int t
     *(uint32_t *)(q.out + cu_bf16_at(q, t, k)) = cu_finite_bf16x2(q, t, cu_pack2<true>(x0, x1));
 }
 
+/* Four numbers that others have written, of `left` that there are; zero behind them. IS_WHOLE: a multiple of four, at a multiple of 16 bytes. */
+template <bool IS_WHOLE>
+static __device__ __forceinline__ float4 cu_load_quad(const float *x, int left)
+{
+    if (IS_WHOLE)
+        return left > 0 ? __ldcg((const float4 *)x) : make_float4(0, 0, 0, 0);
+    float4 v;
+    v.x = left > 0 ? __ldcg(x) : 0;
+    v.y = left > 1 ? __ldcg(x + 1) : 0;
+    v.z = left > 2 ? __ldcg(x + 2) : 0;
+    v.w = left > 3 ? __ldcg(x + 3) : 0;
+    return v;
+}
+
 /* Launch beside the end of what the stream does before. */
 template <typename... P>
 static cudaError_t cu_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, cu_stream s,

@@ -19,20 +19,6 @@ template <typename S> struct row_shared {
     float warps[NORM_THREADS / CU_WARP];
 };
 
-/* Four columns; behind the last one zeros. */
-template <bool IS_WHOLE>
-static __device__ __forceinline__ float4 load_quad(const float *x, int left)
-{
-    if (IS_WHOLE)
-        return left > 0 ? __ldcg((const float4 *)x) : make_float4(0, 0, 0, 0);
-    float4 v;
-    v.x = left > 0 ? __ldcg(x) : 0;
-    v.y = left > 1 ? __ldcg(x + 1) : 0;
-    v.z = left > 2 ? __ldcg(x + 2) : 0;
-    v.w = left > 3 ? __ldcg(x + 3) : 0;
-    return v;
-}
-
 template <bool IS_WHOLE>
 static __device__ __forceinline__ void store_quad(float *x, float4 v, int left)
 {
@@ -81,8 +67,8 @@ static __device__ __forceinline__ void norm_row(const cu_row_norm &p, int t, con
 #pragma unroll
     for (int i = 0; i < S::QUADS; i++) {
         int c = (i * NORM_THREADS + thread) * 4;
-        v[i] = load_quad<IS_WHOLE>(x + c, cols - c);
-        a[i] = has_h ? load_quad<IS_WHOLE>(h + c, cols - c) : make_float4(0, 0, 0, 0);
+        v[i] = cu_load_quad<IS_WHOLE>(x + c, cols - c);
+        a[i] = has_h ? cu_load_quad<IS_WHOLE>(h + c, cols - c) : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int i = 0; i < S::QUADS; i++) {
@@ -126,7 +112,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) k_row_norm(cu_row_norm p)
 #pragma unroll
     for (int i = 0; i < S::QUADS; i++) {
         int c = (i * NORM_THREADS + (int)threadIdx.x) * 4;
-        w[i] = load_quad<IS_WHOLE>(p.w + c, p.x.cols - c);
+        w[i] = cu_load_quad<IS_WHOLE>(p.w + c, p.x.cols - c);
     }
 #pragma unroll 1
     for (int pass = gridDim.x <= CU_GEMV_ROWS ? 0 : 1; pass < 2; pass++) {
